@@ -1,0 +1,115 @@
+"""The vocabulary of row sets: what an architecture is, as data.
+
+A row set says three things of one `general.architecture`: which checkpoint (Hugging Face) tensors a GGUF tensor holds
+and which value transform undoes the converter's, which `config.json` the header stands for, and which tensors carry
+no parameter. `{bid}` stands for the block index, `{eid}` for the expert index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: GGUF tensor names -> checkpoint names, through a named transform.
+
+    `transform` is `name` or `name:argument`; an argument is a number or a header key without its architecture prefix
+    (`rope_rows:attention.head_count`). `optional` says why the row may have no tensor; None means it must have one.
+    """
+
+    tensors: tuple[str, ...]
+    checkpoint: tuple[str, ...]
+    transform: str = "copy"
+    optional: str | None = None
+
+    @property
+    def per_block(self) -> bool:
+        """Whether the row repeats for every block."""
+        return "{bid}" in self.tensors[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A tensor that is known and carries no parameter, with the reason."""
+
+    tensor: str
+    reason: str
+
+
+class Source(StrEnum):
+    """Where a config value comes from."""
+
+    HEADER = "header"  # a header key, without the architecture prefix
+    ASSUMED = "assumed"  # a constant of the family that no header carries
+    DERIVED = "derived"  # a named function of header and tensor table (modeldir/derive.py)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """One key of config.json.
+
+    A HEADER row with a `fallback` uses it (as an assumed value) when the header lacks the key, an `optional` one is
+    then left out. `guess` marks a DERIVED value that the header does not prove.
+    """
+
+    key: str
+    source: Source
+    value: JsonValue
+    fallback: JsonValue = None
+    optional: bool = False
+    guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The row set of one family. `names` are the spellings of `general.architecture` it answers to."""
+
+    names: tuple[str, ...]
+    model_type: str
+    model_class: str
+    rules: tuple[Rule, ...]
+    config: tuple[ConfigRow, ...]
+    skips: tuple[Skip, ...] = ()
+    bf16_only: str | None = field(default=None)
+    """Why fp16 is refused by default (activations or weights leave its range); None when it is fine."""
+
+
+def block(tensor: str, checkpoint: str, transform: str = "copy", optional: str | None = None) -> Rule:
+    """A row per block: `attn_q.weight` -> `self_attn.q_proj.weight`, below `blk.{bid}.` and `model.layers.{bid}.`."""
+    return Rule((f"blk.{{bid}}.{tensor}",), (f"model.layers.{{bid}}.{checkpoint}",), transform, optional)
+
+
+def top(tensor: str, checkpoint: str, transform: str = "copy", optional: str | None = None) -> Rule:
+    """A row outside the blocks."""
+    return Rule((tensor,), (checkpoint,), transform, optional)
+
+
+def header(key: str, value: str, fallback: JsonValue = None, optional: bool = False) -> ConfigRow:
+    """A config key read from a header key (without its architecture prefix)."""
+    return ConfigRow(key, Source.HEADER, value, fallback, optional)
+
+
+def assumed(**values: JsonValue) -> tuple[ConfigRow, ...]:
+    """Config keys that no header carries, with the family's constant."""
+    return tuple(ConfigRow(key, Source.ASSUMED, value) for key, value in values.items())
+
+
+def derived(key: str, function: str | None = None, guess: bool = False) -> ConfigRow:
+    """A config key computed by the function of this name in modeldir/derive.py (the key's own name by default)."""
+    return ConfigRow(key, Source.DERIVED, function or key, guess=guess)
+
+
+def weights(rules: Iterable[tuple[str, str]], transform: str = "copy", optional: str | None = None) -> tuple[Rule, ...]:
+    """Block rows for pairs of module names: `.weight` is added on both sides."""
+    return tuple(block(f"{a}.weight", f"{b}.weight", transform, optional) for a, b in rules)
+
+
+def biases(rules: Iterable[tuple[str, str]], transform: str = "copy") -> tuple[Rule, ...]:
+    """Optional block rows for the biases of module pairs."""
+    return tuple(block(f"{a}.bias", f"{b}.bias", transform, optional="this model has no such bias") for a, b in rules)

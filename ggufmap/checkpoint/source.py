@@ -1,0 +1,103 @@
+"""Byte sources: where a checkpoint's bytes come from. A local file here; the protocol fits HTTP ranges too."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+from ggufmap.errors import FileError
+
+
+class ByteSource(Protocol):
+    """Random access to `size` bytes. `name` is what error messages call it."""
+
+    @property
+    def name(self) -> str:
+        """How messages call the source."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`. Raises FileError when they are not there."""
+        ...
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the writable byte `buffer` from `offset`. Raises FileError when the bytes are not there."""
+        ...
+
+    def close(self) -> None:
+        """Release the source."""
+        ...
+
+
+class LocalFile:
+    """A regular local file read with `pread`: no shared position, no mmap, so a truncation is an error, not SIGBUS."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`. Raises FileError when it does not exist, cannot be read or is no regular file."""
+        self.path = path
+        try:
+            # O_NONBLOCK: opening a FIFO must answer "not a regular file", not wait for a writer.
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as e:
+            raise FileError(f"{path}: cannot be opened: {os.strerror(e.errno or 0)}", hint=_hint(e)) from e
+        stat = os.fstat(self._fd)
+        if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file() hides OSError the same way
+            os.close(self._fd)
+            raise FileError(f"{path}: not a regular file")
+        self._size = stat.st_size
+        self.mtime_ns = stat.st_mtime_ns
+
+    @property
+    def name(self) -> str:
+        """The path, as text."""
+        return str(self.path)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes when the file was opened."""
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See ByteSource.read."""
+        if offset < 0 or length < 0 or length > self._size - offset:
+            raise FileError(f"{self.name}: {length} bytes wanted at offset {offset}, the file has {self._size}")
+        buffer = bytearray(length)
+        self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See ByteSource.read_into."""
+        done = 0
+        while done < len(buffer):
+            try:
+                got = os.preadv(self._fd, [buffer[done:]], offset + done)
+            except OSError as e:
+                where = f"{self.name}: reading {len(buffer)} bytes at offset {offset} failed"
+                raise FileError(f"{where}: {os.strerror(e.errno or 0)}") from e
+            if got == 0:
+                raise FileError(
+                    f"{self.name}: ends at byte {offset + done}, {len(buffer) - done} bytes before the end of a read",
+                    hint="The file was truncated or replaced after it was opened.",
+                )
+            done += got
+
+    def close(self) -> None:
+        """Close the file; reading afterwards is an error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _hint(error: OSError) -> str | None:
+    if error.errno == errno.EACCES:
+        return "Check the file's permissions."
+    if error.errno == errno.ENOENT:
+        return "Check the path; quote it when it has spaces."
+    return None

@@ -1,0 +1,69 @@
+"""`ggufmap map`: the full listing, tensor by tensor."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ggufmap.cli import options
+from ggufmap.cli.output import data_console, print_json
+from ggufmap.errors import UsageError
+
+
+def map_(
+    model: options.Model,
+    pattern: Annotated[
+        str | None, typer.Option("--filter", metavar="REGEX", help="Only lines in which any name matches.")
+    ] = None,
+    hf_config: options.HfConfig = None,
+    offline: options.Offline = False,
+    as_json: options.Json = False,
+) -> None:
+    """List every tensor of MODEL with its checkpoint tensors and vLLM parameters.
+
+    Exit codes are those of `audit`.
+    """
+    from ggufmap.report.as_json import assignments
+    from ggufmap.serving.preflight import preflight
+
+    try:
+        wanted = re.compile(pattern or "")
+    except re.error as e:
+        raise UsageError(f"--filter {pattern!r} is not a regular expression: {e}") from e
+    found = preflight(model, hf_config=hf_config, offline=offline)
+    with found.checkpoint:
+        entries = [entry for entry in assignments(found.plan) if any(map(wanted.search, _names(entry)))]
+        entries += [
+            {"tensor": x.tensor, "role": "unmapped", "reason": x.reason}
+            for x in found.plan.unmapped
+            if wanted.search(x.tensor)
+        ]
+    if as_json:
+        print_json(entries)
+    else:
+        _print(entries)
+    if not found.plan.ok:
+        raise typer.Exit(1)
+
+
+def _names(entry: dict[str, Any]) -> list[str]:
+    return [entry["tensor"], *entry["checkpoint"], *(use["name"] for use in entry["parameters"])]
+
+
+def _print(entries: list[dict[str, Any]]) -> None:
+    from ggufmap.report.console import printable
+
+    console = data_console()
+    for entry in entries:
+        if entry["role"] in ("skipped", "unmapped"):
+            line = f"{entry['tensor']}  {entry['role']}: {entry['reason']}"
+        else:
+            uses = [f"{u['name']}" + ("" if u["shard"] is None else f"[{u['shard']}]") for u in entry["parameters"]]
+            via = "" if entry["transform"] == "copy" else f" ({entry['transform']})"
+            chain = [", ".join(entry["checkpoint"]) + via, *([", ".join(dict.fromkeys(uses))] if uses else [])]
+            shape = "x".join(map(str, entry["shape"]))
+            line = f"{entry['tensor']}  {entry['ggml_type']} {shape}  ->  {'  ->  '.join(chain)}"
+        console.print(Text(printable(line)), soft_wrap=True)

@@ -1,0 +1,22 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A .gguf file, any split of a set, or a folder with one model.")
+]
+HfConfig = Annotated[
+    Path | None,
+    typer.Option("--hf-config", metavar="DIR", help="Take config.json from here instead of the header."),
+]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", metavar="DIR", help="Take the tokenizer from here instead of the file's own."),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Do not ask vLLM: check by the rows alone.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

@@ -1,0 +1,48 @@
+"""`ggufmap serve`: audit, then become `vllm serve`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from ggufmap.cli import options
+from ggufmap.cli.output import data_console, note
+
+
+def serve(
+    model: options.Model,
+    vllm_args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- VLLM_OPTIONS...]", help="Options of `vllm serve`, after `--`.")
+    ] = None,
+    hf_config: options.HfConfig = None,
+    tokenizer: options.Tokenizer = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Gate on the rows alone, without a trace.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Go on although something is wrong or refused.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and environment, run nothing.")] = False,
+) -> None:
+    """Serve MODEL with vLLM: audit it first, write its config and tokenizer, then run `vllm serve`.
+
+    The process becomes vLLM: signals and the exit code are vLLM's own. Anything after `--` goes to `vllm serve`,
+    for example: ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
+    """
+    from ggufmap.report.console import print_plan
+    from ggufmap.serving.preflight import preflight
+    from ggufmap.serving.serve import check_gate, run, serve_command
+
+    found = preflight(model, hf_config=hf_config, offline=offline)
+    with found.checkpoint:
+        if not found.plan.ok:
+            print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
+        for warning in found.plan.warnings:
+            note(f"{warning.code} {warning.message}", "yellow")
+        command = serve_command(found, vllm_args or [], tokenizer=tokenizer)
+        for objection in check_gate(found, vllm_args or [], force=force):
+            note(f"--force: {objection}", "bold red")
+    if dry_run:
+        settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
+        typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())
+        return
+    note(f"Serving {command.served_name} from {model}: {shlex.join(command.arguments)}", "dim")
+    run(command)

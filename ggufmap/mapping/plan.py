@@ -1,0 +1,169 @@
+"""The immutable Plan: the one result of resolving that audit prints, the loader streams and `serve` gates on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ggufmap.mapping.transforms import Shape, Transform
+
+
+class Role(StrEnum):
+    """Which vLLM model a tensor belongs to."""
+
+    TARGET = "target"
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Tensors that become checkpoint tensors of the given shapes through one transform."""
+
+    tensors: tuple[str, ...]
+    checkpoint: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    transform: Transform
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A tensor that carries no parameter, and why."""
+
+    tensor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unmapped:
+    """A tensor with no destination, and why."""
+
+    tensor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A parameter (checkpoint tensor when not traced) that no tensor fills, or fills in part."""
+
+    parameter: str
+    role: Role
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phantom:
+    """A row of the expected map, expanded over the blocks, that no tensor in the file matches."""
+
+    tensor: str
+    checkpoint: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatched:
+    """A tensor whose shape or type conflicts with its destination."""
+
+    tensor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something a person should know that is no fault of the mapping. Codes are listed in docs/audit.md."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUse:
+    """A parameter that a checkpoint tensor is written to; `shard` and `expert` as vLLM's weight loaders name them."""
+
+    name: str
+    shard: str | int | None = None
+    expert: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the vLLM model: how many of its elements the checkpoint writes."""
+
+    shape: Shape
+    dtype: str
+    written: int
+    problem: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every element is written exactly once."""
+        return self.problem is None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """What vLLM's own load_weights does with the plan's checkpoint tensors."""
+
+    vllm: str
+    device: str
+    model_class: str
+    parameters: Mapping[str, Parameter]
+    uses: Mapping[str, tuple[ParameterUse, ...]]
+    unused: Mapping[str, str]
+    """Checkpoint tensor -> why the model took nothing from it."""
+    refused: Mapping[str, str]
+    """Checkpoint tensor -> the error of its weight loader."""
+    tensor_parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What reports say of a tensor: ggml type name, shape in numpy order, bytes in the file."""
+
+    ggml_type: str
+    shape: Shape
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What reports say of the checkpoint."""
+
+    path: str
+    architecture: str
+    name: str
+    splits: int
+    nbytes: int
+    blocks: int
+    draft_blocks: int
+    tensors: Mapping[str, TensorFacts]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where every tensor goes, and everything that does not fit. A plan with problems is never streamed."""
+
+    model: ModelFacts
+    model_class: str
+    assignments: tuple[Assignment, ...]
+    skipped: tuple[Skipped, ...] = ()
+    unmapped: tuple[Unmapped, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    phantom: tuple[Phantom, ...] = ()
+    mismatched: tuple[Mismatched, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    trace: TraceResult | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is unmapped, missing or mismatched."""
+        return not (self.unmapped or self.missing or self.mismatched)
+
+    def problems(self) -> list[str]:
+        """All problems as one line each, in a stable order."""
+        return (
+            [f"unmapped {x.tensor}: {x.reason}" for x in self.unmapped]
+            + [f"missing {x.parameter}: {x.reason}" for x in self.missing]
+            + [f"mismatched {x.tensor}: {x.reason}" for x in self.mismatched]
+        )

@@ -1,0 +1,161 @@
+"""The model directory: what vLLM needs beside the weights, written once per file and cached.
+
+`config.json`, `generation_config.json`, tokenizer files, the chat template as the file has it (never rendered here),
+and `ggufmap.json`, the manifest that names the GGUF file for the loader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ggufmap import __version__
+from ggufmap.archs.base import JsonValue
+from ggufmap.checkpoint import Checkpoint
+from ggufmap.errors import FileError, UsageError
+from ggufmap.modeldir.cache import cache_root, filled_once
+from ggufmap.modeldir.config import ModelConfig, generation_config
+from ggufmap.modeldir.stop_tokens import stop_token_ids
+
+MANIFEST = "ggufmap.json"
+_SCHEMA = 1
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the loader needs to find the weights again and to know that they are the same."""
+
+    gguf: Path
+    header_hash: str
+
+
+def build_model_dir(
+    checkpoint: Checkpoint, config: ModelConfig, *, tokenizer: Path | None = None, output: Path | None = None
+) -> Path:
+    """The folder to give to vLLM for `checkpoint`, in `output` or in the cache.
+
+    `tokenizer` is a folder whose tokenizer files are used instead of the file's own. Raises UsageError when a folder
+    cannot be read or written, UnsupportedError when the file's tokenizer cannot be built.
+    """
+    header_hash = checkpoint.header_hash()
+    gguf = checkpoint.path.resolve()
+    if output is not None:
+        return _write_to(output, checkpoint, config, tokenizer, header_hash)
+    key = _digest(header_hash, str(gguf), json.dumps(dict(config.values), sort_keys=True), str(tokenizer), __version__)
+    return filled_once(
+        cache_root() / "models" / key,
+        lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash),
+        _intact,
+    )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a model directory. Raises FileError when there is none or it is broken."""
+    file = folder / MANIFEST
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return Manifest(Path(data["gguf"]), str(data["header_hash"]))
+    except OSError as e:
+        raise FileError(
+            f"{folder}: is not a folder made by ggufmap ({MANIFEST}: {e.strerror})",
+            hint="Start the server with `ggufmap serve MODEL`, or make the folder with `ggufmap config MODEL -o DIR`.",
+        ) from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise FileError(f"{file}: broken manifest: {e!r}", hint="Delete the folder; it is made again.") from e
+
+
+def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str) -> None:
+    if tokenizer is None:
+        _link_all(_built_tokenizer(checkpoint, header_hash), folder)
+    else:
+        _copy_tokenizer(tokenizer, folder)
+    stops = tuple(stop.id for stop in stop_token_ids(checkpoint.metadata))
+    _dump(folder / "config.json", config.values)
+    _dump(folder / "generation_config.json", generation_config(stops, checkpoint))
+    sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    manifest: dict[str, JsonValue] = {
+        "schema": _SCHEMA,
+        "gguf": str(checkpoint.path.resolve()),
+        "header_hash": header_hash,
+        "ggufmap": __version__,
+        "sizes": sizes,
+    }
+    _dump(folder / MANIFEST, manifest)
+
+
+def _intact(folder: Path) -> bool:
+    """Whether a cached folder has the files, and the sizes, that its manifest lists."""
+    try:
+        sizes = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sizes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _built_tokenizer(checkpoint: Checkpoint, header_hash: str) -> Path:
+    """The tokenizer files of this header, built once: a large vocabulary costs seconds."""
+    folder = cache_root() / "tokenizers" / _digest(header_hash, __version__)
+
+    def fill(scratch: Path) -> None:
+        from ggufmap.modeldir.tokenizer import build_tokenizer
+
+        files = build_tokenizer(checkpoint.metadata)
+        (scratch / "tokenizer.json").write_text(files.tokenizer_json, encoding="utf-8")
+        _dump(scratch / "tokenizer_config.json", files.config)
+        if files.chat_template is not None:
+            (scratch / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")
+        sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(scratch.iterdir())}
+        _dump(scratch / MANIFEST, {"schema": _SCHEMA, "sizes": sizes, "warnings": list(files.warnings)})
+
+    return filled_once(folder, fill, _intact)
+
+
+def _link_all(source: Path, folder: Path) -> None:
+    for name in _TOKENIZER_FILES:
+        if (source / name).is_file():
+            try:
+                os.link(source / name, folder / name)
+            except OSError:  # another file system
+                shutil.copyfile(source / name, folder / name)
+
+
+def _copy_tokenizer(source: Path, folder: Path) -> None:
+    found = [name for name in _TOKENIZER_FILES if (source / name).is_file()]
+    if "tokenizer.json" not in found and "tokenizer.model" not in found and "vocab.json" not in found:
+        raise UsageError(f"{source}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
+    for name in found:
+        shutil.copyfile(source / name, folder / name)
+
+
+def _write_to(
+    output: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str
+) -> Path:
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: is a file; a folder is needed")
+    if output.is_dir() and any(output.iterdir()):
+        raise UsageError(f"{output}: is not empty", hint="Name a new folder.")
+    return filled_once(output, lambda f: _fill(f, checkpoint, config, tokenizer, header_hash), lambda _: False)
+
+
+def _dump(file: Path, values: Mapping[str, JsonValue] | Mapping[str, object]) -> None:
+    file.write_text(json.dumps(dict(values), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,0 +1,158 @@
+"""RoPE: header keys and the `rope_freqs` tensor to `rope_parameters`, and the check of one against the other.
+
+Sources: llama.cpp 0c1e57098 conversion/base.py and conversion/llama.py (generate_extra_tensors), src/llama-hparams;
+transformers 5.19 modeling_rope_utils.py for the keys of `rope_parameters`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ggufmap.archs.base import JsonValue
+from ggufmap.checkpoint import Checkpoint
+from ggufmap.errors import FileError, UnsupportedError
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_TOLERANCE = 1e-4
+_LOCAL_THETA = 10_000.0
+_DEFAULT_THETA = 10_000.0
+_FREQS = "rope_freqs.weight"
+
+
+def rope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
+    """`rope_parameters` for a model with one kind of layer.
+
+    Raises FileError when a scaling type lacks its factor or `rope_freqs` fits no known scaling.
+    """
+    meta, prefix = checkpoint.metadata, f"{checkpoint.architecture}.rope."
+    found: dict[str, JsonValue] = {
+        "rope_type": "default",
+        "rope_theta": meta.number(prefix + "freq_base", _DEFAULT_THETA),
+    }
+    found.update(_partial(checkpoint))
+    found.update(_scaling(checkpoint))
+    if _FREQS in checkpoint.tensors:
+        if found["rope_type"] != "default":
+            raise FileError(f"{checkpoint.path}: has both {_FREQS} and rope scaling type {found['rope_type']}")
+        found.update(llama3_scaling(rope_factors(checkpoint), float(str(found["rope_theta"])), str(checkpoint.path)))
+    return found
+
+
+def rope_parameters_by_layer_type(checkpoint: Checkpoint) -> dict[str, JsonValue]:
+    """`rope_parameters` for full and sliding layers; scaling is for the full ones (llama.cpp src/models/gemma3.cpp)."""
+    key = f"{checkpoint.architecture}.rope.freq_base_swa"
+    local: dict[str, JsonValue] = {
+        "rope_type": "default",
+        "rope_theta": checkpoint.metadata.number(key, _LOCAL_THETA),
+    }
+    return {"full_attention": rope_parameters(checkpoint), "sliding_attention": local}
+
+
+def rope_factors(checkpoint: Checkpoint) -> npt.NDArray[np.float32]:
+    """The values of `rope_freqs.weight`, shape (rotary dimensions / 2,)."""
+    tensor = checkpoint.tensors[_FREQS]
+    if tensor.type.name != "F32":
+        raise FileError(f"{checkpoint.path}: {_FREQS} has type {tensor.type.name}, F32 expected")
+    raw = np.frombuffer(checkpoint.read(tensor), dtype=np.dtype(tensor.order + "f4"))
+    return raw.astype(np.float32)
+
+
+def llama3_factors(theta: float, half: int, scaling: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """The frequency divisors that Llama 3 scaling gives for `half` frequencies of base `theta`."""
+    frequency = theta ** (-np.arange(half) / half)
+    wavelength = 2 * math.pi / frequency
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    original, factor = scaling["original_max_position_embeddings"], scaling["factor"]
+    smooth = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
+    blended: npt.NDArray[np.float64] = 1 / ((1 - smooth) / factor + smooth)
+    return blended
+
+
+def llama3_scaling(factors: npt.NDArray[np.float32], theta: float, file: str) -> dict[str, JsonValue]:
+    """The Llama 3 scaling whose divisors `factors` are: the published constants, else the ones fitted to the ramp.
+
+    Raises FileError when no Llama 3 scaling gives these factors.
+    """
+    factor = float(factors.max(initial=1.0))
+    if not np.isfinite(factors).all() or factors.min(initial=1.0) < 1 or factor <= 1:
+        raise FileError(f"{file}: {_FREQS} has values from {factors.min()} to {factor}, divisors of 1 or more expected")
+    candidates = [_LLAMA3 | {"factor": factor}]
+    fitted = _fit_ramp(factors.astype(np.float64), theta, factor)
+    if fitted is not None:
+        candidates.append(fitted)
+    for scaling in candidates:
+        if matches_llama3(factors, theta, scaling):
+            return {"rope_type": "llama3", **scaling}
+    raise FileError(
+        f"{file}: {_FREQS} (factor {factor}) fits no Llama 3 RoPE scaling",
+        hint="Give the original model's config with --hf-config DIR.",
+    )
+
+
+def matches_llama3(factors: npt.NDArray[np.float32], theta: float, scaling: Mapping[str, float]) -> bool:
+    """Whether `scaling` gives the divisors that the file stores."""
+    return np.allclose(llama3_factors(theta, len(factors), scaling), factors, rtol=_TOLERANCE)
+
+
+def _fit_ramp(factors: npt.NDArray[np.float64], theta: float, factor: float) -> dict[str, float] | None:
+    """Solve the ramp between 1 and `factor`: `smooth` is linear in the frequency, so two points on it are enough."""
+    on_ramp = np.flatnonzero((factors > 1 + 1e-6) & (factors < factor - 1e-6))
+    if len(on_ramp) < 2:
+        return None
+    first, last = on_ramp[0], on_ramp[-1]
+    per_turn = theta ** (-np.arange(len(factors)) / len(factors)) / (2 * math.pi)
+    smooth = (1 / factors - 1 / factor) / (1 - 1 / factor)
+    slope = (smooth[first] - smooth[last]) / (per_turn[first] - per_turn[last])
+    offset = slope * per_turn[first] - smooth[first]
+    if offset <= 0 or slope <= 0:
+        return None
+    # The three numbers are known up to a common scale; low_freq_factor 1 is what every model uses.
+    low, high = 1.0, 1.0 + 1.0 / offset
+    original = slope * (high - low)
+    return {
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": round(high, 4),
+        "original_max_position_embeddings": round(original),
+    }
+
+
+def _partial(checkpoint: Checkpoint) -> dict[str, JsonValue]:
+    """`partial_rotary_factor` when only a part of each head is rotated."""
+    meta, arch = checkpoint.metadata, checkpoint.architecture
+    heads = meta.integer(f"{arch}.attention.head_count")
+    size = meta.integer(f"{arch}.attention.key_length", meta.integer(f"{arch}.embedding_length") // max(heads, 1))
+    rotated = meta.integer(f"{arch}.rope.dimension_count", size)
+    return {} if rotated == size or not size else {"partial_rotary_factor": rotated / size}
+
+
+def _scaling(checkpoint: Checkpoint) -> dict[str, JsonValue]:
+    meta, prefix = checkpoint.metadata, f"{checkpoint.architecture}.rope."
+    kind = meta.string(prefix + "scaling.type", "none")
+    if kind == "none":
+        # Old files have a bare linear factor.
+        linear = meta.number(prefix + "scale_linear", 1.0)
+        return {} if linear == 1 else {"rope_type": "linear", "factor": linear}
+    if kind not in ("linear", "yarn"):
+        raise UnsupportedError(
+            f"{checkpoint.path}: rope scaling type {kind!r} is not supported for {checkpoint.architecture}",
+            hint="Give the original model's config with --hf-config DIR.",
+        )
+    found: dict[str, JsonValue] = {"rope_type": kind, "factor": meta.number(prefix + "scaling.factor")}
+    if kind == "yarn":
+        optional = (
+            ("original_max_position_embeddings", "scaling.original_context_length"),
+            ("attention_factor", "scaling.attn_factor"),
+            ("extrapolation_factor", "scaling.yarn_ext_factor"),
+            ("beta_fast", "scaling.yarn_beta_fast"),
+            ("beta_slow", "scaling.yarn_beta_slow"),
+        )
+        for key, stored in optional:
+            if prefix + stored in meta:
+                value = meta.number(prefix + stored)
+                found[key] = int(value) if key == "original_max_position_embeddings" else value
+    return found

@@ -1,0 +1,1 @@
+"""A Plan for people and for programs."""

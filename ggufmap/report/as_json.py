@@ -1,0 +1,112 @@
+"""The JSON report, schema 1 (docs/architecture.md). Additions keep the number; removals and changes raise it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggufmap.mapping.plan import Assignment, ParameterUse, Plan
+
+SCHEMA = 1
+
+
+def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole report of one plan, ready for json.dumps."""
+    model = plan.model
+    return {
+        "schema": SCHEMA,
+        "ok": plan.ok,
+        "model": {
+            "path": model.path,
+            "architecture": model.architecture,
+            "name": model.name,
+            "splits": model.splits,
+            "bytes": model.nbytes,
+            "tensors": len(model.tensors),
+            "blocks": model.blocks,
+            "draft_blocks": model.draft_blocks,
+        },
+        "target": _target(plan),
+        "config": {"source": config_source, "assumed": dict(assumed)},
+        "summary": summary(plan),
+        "assignments": assignments(plan),
+        "unmapped": [{"tensor": x.tensor, "reason": x.reason} for x in plan.unmapped],
+        "missing": [{"parameter": x.parameter, "role": x.role.value, "reason": x.reason} for x in plan.missing],
+        "phantom": [{"tensor": x.tensor, "checkpoint": list(x.checkpoint), "reason": x.reason} for x in plan.phantom],
+        "mismatched": [{"tensor": x.tensor, "reason": x.reason} for x in plan.mismatched],
+        "warnings": [{"code": x.code, "message": x.message} for x in plan.warnings],
+        "stock": None,
+    }
+
+
+def summary(plan: Plan) -> dict[str, int | None]:
+    """Counts; the parameter counts are null when the plan was not traced."""
+    bad = {x.tensor for x in plan.unmapped} | {x.tensor for x in plan.mismatched}
+    placed = [(name, a.role.value) for a in plan.assignments for name in a.tensors if name not in bad]
+    parameters = None if plan.trace is None else plan.trace.parameters.values()
+    return {
+        "tensors": len(plan.model.tensors),
+        "mapped": sum(role == "target" for _, role in placed),
+        "draft": sum(role == "draft" for _, role in placed),
+        "skipped": len(plan.skipped),
+        "unmapped": len(plan.unmapped),
+        "missing": len(plan.missing),
+        "phantom": len(plan.phantom),
+        "mismatched": len(plan.mismatched),
+        "parameters": None if parameters is None else len(parameters),
+        "parameters_complete": None if parameters is None else sum(p.complete for p in parameters),
+    }
+
+
+def assignments(plan: Plan) -> list[dict[str, Any]]:
+    """One entry per tensor that is assigned or skipped, in file order."""
+    entries = {name: _assigned(plan, a, name) for a in plan.assignments for name in a.tensors}
+    entries.update((x.tensor, _entry(plan, x.tensor, "skipped", None, None, [], [], x.reason)) for x in plan.skipped)
+    return [entries[name] for name in plan.model.tensors if name in entries]
+
+
+def _assigned(plan: Plan, assignment: Assignment, name: str) -> dict[str, Any]:
+    uses = {} if plan.trace is None else plan.trace.uses
+    parameters = [_use(use) for target in assignment.checkpoint for use in uses.get(target, ())]
+    checkpoint = list(assignment.checkpoint)
+    return _entry(plan, name, assignment.role.value, str(assignment.transform), "dense", checkpoint, parameters, None)
+
+
+def _entry(
+    plan: Plan,
+    name: str,
+    role: str,
+    transform: str | None,
+    storage: str | None,
+    checkpoint: list[str],
+    parameters: list[dict[str, Any]],
+    reason: str | None,
+) -> dict[str, Any]:
+    facts = plan.model.tensors[name]
+    return {
+        "tensor": name,
+        "ggml_type": facts.ggml_type,
+        "shape": list(facts.shape),
+        "role": role,
+        "transform": transform,
+        "storage": storage,
+        "checkpoint": checkpoint,
+        "parameters": parameters,
+        "reason": reason,
+    }
+
+
+def _use(use: ParameterUse) -> dict[str, Any]:
+    return {"name": use.name, "shard": use.shard, "experts": use.expert}
+
+
+def _target(plan: Plan) -> dict[str, Any]:
+    trace = plan.trace
+    return {
+        "vllm": None if trace is None else trace.vllm,
+        "device": None if trace is None else trace.device,
+        "tensor_parallel": 1 if trace is None else trace.tensor_parallel,
+        "model_class": plan.model_class,
+        "draft_class": None,
+        "traced": trace is not None,
+    }

@@ -1,0 +1,142 @@
+"""The audit for people: what the file is, where its tensors go, what does not fit, what to do next.
+
+Names come from the file: they are shown as text, never as markup, and control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ggufmap.mapping.plan import Plan
+from ggufmap.report.as_json import assignments, summary
+from ggufmap.report.patterns import counted, pattern, size
+
+_SHOWN = 12
+
+
+def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -> None:
+    """Print the audit of `plan`."""
+    counts = summary(plan)
+    _head(console, plan)
+    console.print(_groups(plan))
+    keys = ("mapped", "draft", "skipped", "unmapped", "missing", "mismatched", "phantom")
+    console.print(Text("  " + "   ".join(f"{key} {counts[key]}" for key in keys)))
+    _problems(console, plan)
+    _phantoms(console, plan)
+    for skipped in plan.skipped:
+        console.print(_line("skipped", f"{skipped.tensor}  {skipped.reason}"))
+    _config(console, config_source, assumed)
+    for warning in plan.warnings:
+        console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
+    _verdict(console, plan, counts)
+
+
+def printable(text: str) -> str:
+    """`text` with control and other unprintable characters escaped: a name must not move the cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _head(console: Console, plan: Plan) -> None:
+    model = plan.model
+    splits = f"{model.splits} splits - " if model.splits > 1 else ""
+    blocks = f"{model.blocks - model.draft_blocks} blocks"
+    facts = f"{model.architecture} - {splits}{size(model.nbytes)} - {len(model.tensors)} tensors - {blocks}"
+    console.print(Text(f"{printable(model.name)} - {printable(facts)}", style="bold"))
+    if plan.trace is None:
+        console.print(Text(f"{plan.model_class} (not traced: by the rows alone)"))
+    else:
+        trace = plan.trace
+        console.print(Text(f"vLLM {trace.vllm} on {trace.device}: {trace.model_class} (traced)"))
+    console.print()
+
+
+def _groups(plan: Plan) -> Table:
+    """Assigned tensors, one row per name pattern."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for entry in assignments(plan):
+        if entry["role"] != "skipped":
+            groups.setdefault(pattern(entry["tensor"]), []).append(entry)
+    traced = plan.trace is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("tensors", overflow="fold")
+    table.add_column("x", justify="right")
+    table.add_column("ggml", overflow="fold")
+    table.add_column("vLLM parameter" if traced else "checkpoint tensor", overflow="fold")
+    table.add_column("transform")
+    table.add_column("storage")
+    for name, entries in groups.items():
+        targets = dict.fromkeys(target for entry in entries for target in _targets(entry, traced))
+        transforms = counted(entry["transform"] for entry in entries)
+        cells = (
+            name,
+            str(len(entries)),
+            counted(entry["ggml_type"] for entry in entries),
+            ", ".join(targets) or "-",
+            "" if transforms == "copy" else transforms,
+            counted(entry["storage"] for entry in entries),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+def _targets(entry: dict[str, Any], traced: bool) -> list[str]:
+    if not traced:
+        return [pattern(name) for name in entry["checkpoint"]]
+    return [
+        pattern(use["name"]) + ("" if use["shard"] is None else f" [{use['shard']}]") for use in entry["parameters"]
+    ]
+
+
+def _problems(console: Console, plan: Plan) -> None:
+    kinds = (
+        ("unmapped", [(x.tensor, x.reason) for x in plan.unmapped]),
+        ("missing", [(x.parameter, x.reason) for x in plan.missing]),
+        ("mismatch", [(x.tensor, x.reason) for x in plan.mismatched]),
+    )
+    for kind, found in kinds:
+        for name, reason in found[:_SHOWN]:
+            console.print(_line(kind, f"{name}  {reason}", "red"))
+        if len(found) > _SHOWN:
+            console.print(_line(kind, f"... and {len(found) - _SHOWN} more (all of them with --json)", "red"))
+
+
+def _phantoms(console: Console, plan: Plan) -> None:
+    """Phantoms by reason; the pattern and the count tell the rest."""
+    groups: dict[str, list[str]] = {}
+    for phantom in plan.phantom:
+        groups.setdefault(pattern(phantom.reason), []).append(pattern(phantom.tensor))
+    for reason, names in groups.items():
+        console.print(_line("phantom", f"{len(names)} x {', '.join(dict.fromkeys(names))}  {reason}"))
+
+
+def _config(console: Console, source: str, assumed: Mapping[str, Any]) -> None:
+    console.print(_line("config", f"from {'the header' if source == 'header' else source}"))
+    if assumed:
+        values = ", ".join(f"{key}={value}" for key, value in assumed.items())
+        console.print(_line("assumed", f"{values}  (not in the header; the family's values)"))
+
+
+def _verdict(console: Console, plan: Plan, counts: Mapping[str, int | None]) -> None:
+    console.print()
+    if not plan.ok:
+        number = len(plan.unmapped) + len(plan.missing) + len(plan.mismatched)
+        console.print(Text(f"not ok: {number} problems; this file is not served", style="bold red"))
+        return
+    proof = (
+        "every tensor has its place by the rows"
+        if plan.trace is None
+        else f"{counts['parameters_complete']} of {counts['parameters']} parameters are filled, every element once"
+    )
+    console.print(Text(f"ok: {proof}", style="bold green"))
+    console.print(Text(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}"))
+
+
+def _line(kind: str, text: str, style: str = "") -> Text:
+    return Text(f"  {kind:<9} {printable(text)}", style=style)

@@ -1,0 +1,101 @@
+"""The `vllm serve` wrapper: the gate, the exact command, and becoming it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ggufmap.errors import GgufmapError, MappingError, MissingDependencyError, UsageError
+from ggufmap.modeldir.build import build_model_dir
+from ggufmap.serving.plugin import LOAD_FORMAT
+from ggufmap.serving.preflight import Preflight
+from ggufmap.target.client import vllm_available
+
+_SPLIT_SUFFIX = re.compile(r"-\d+-of-\d+$")
+_OURS = ("--load-format", "--model", "--tokenizer", "--hf-config-path", "--model-loader-extra-config")
+_HALF = ("half", "float16", "fp16")
+_PLUGINS = "VLLM_PLUGINS"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCommand:
+    """The process to become: its arguments and what it adds to the environment."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    served_name: str
+
+
+def serve_command(found: Preflight, extra: Sequence[str], *, tokenizer: Path | None = None) -> ServeCommand:
+    """The `vllm serve` command for a preflighted model; `extra` are the user's own vLLM options.
+
+    Writes the model directory. Raises UsageError for options that ggufmap sets itself, MissingDependencyError when
+    vLLM is not installed.
+    """
+    if not vllm_available():
+        raise MissingDependencyError(
+            "vLLM is not installed in this environment", hint="pip install 'ggufmap[cpu]' or 'ggufmap[gpu]'."
+        )
+    for option in extra:
+        if option.split("=")[0] in _OURS:
+            raise UsageError(f"{option.split('=')[0]} is set by ggufmap serve itself", hint=_instead(option))
+    folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer)
+    name = _option(extra, "--served-model-name")
+    arguments = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--load-format", LOAD_FORMAT]
+    if name is None:
+        name = _SPLIT_SUFFIX.sub("", found.checkpoint.path.stem)
+        arguments += ["--served-model-name", name]
+    return ServeCommand((*arguments, *extra), _environment(), name)
+
+
+def check_gate(found: Preflight, extra: Sequence[str], *, force: bool) -> list[str]:
+    """What speaks against serving. Returned when `force`; otherwise the first objection is raised as an error."""
+    objections: list[GgufmapError] = []
+    if not found.plan.ok:
+        number = len(found.plan.problems())
+        objections.append(MappingError(f"not served: the mapping of {found.checkpoint.path} has {number} problems"))
+    reason = found.architecture.bf16_only
+    dtype = _option(extra, "--dtype")
+    if reason is not None and dtype in _HALF:
+        hint = "Use --dtype bfloat16 or float32, or --force."
+        objections.append(UsageError(f"not served: --dtype {dtype}: {reason}", hint=hint))
+    if objections and not force:
+        raise objections[0]
+    return [objection.message for objection in objections]
+
+
+def run(command: ServeCommand) -> None:
+    """Become the command: this process's pid, signals and exit code are vLLM's from here on. Does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command.arguments[0], command.arguments, {**os.environ, **command.environment})
+
+
+def _environment() -> dict[str, str]:
+    """What the server needs set: our plugin on the user's list of plugins, if there is one."""
+    allowed = os.environ.get(_PLUGINS)
+    if allowed is None or LOAD_FORMAT in allowed.split(","):
+        return {}
+    return {_PLUGINS: ",".join(filter(None, (allowed, LOAD_FORMAT)))}
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    """The value of `--name value` or `--name=value`."""
+    for index, argument in enumerate(arguments):
+        if argument == name and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(name + "="):
+            return argument[len(name) + 1 :]
+    return None
+
+
+def _instead(option: str) -> str:
+    if option.startswith("--tokenizer"):
+        return "Give --tokenizer DIR before the `--`."
+    if option.startswith("--hf-config"):
+        return "Give --hf-config DIR before the `--`."
+    return "Leave it out."

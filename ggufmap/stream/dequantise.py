@@ -1,0 +1,146 @@
+"""Stored bytes to values: every ggml type to float32 or a model dtype, in bounded pieces.
+
+libgguf's C kernels (bit-equal to gguf-py's reference, GIL released) decode quantised rows; gguf-py is the fallback.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ggufmap.checkpoint import Checkpoint, Tensor
+from ggufmap.checkpoint.ggml_types import GgmlType
+from ggufmap.errors import UnsupportedError
+
+CHUNK_VALUES = 1 << 20
+"""Values decoded at a time: 4 MiB of float32, which stays in the cache between decoding and conversion."""
+
+_NATIVE: dict[str, torch.dtype] = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
+
+_Decoder = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32], int, int], None]
+
+
+def is_native(type: GgmlType) -> bool:
+    """Whether values of this type are stored as plain numbers."""
+    return type.name in _NATIVE
+
+
+def read_values(
+    checkpoint: Checkpoint,
+    tensor: Tensor,
+    dtype: torch.dtype,
+    pool: ThreadPoolExecutor | None = None,
+) -> torch.Tensor:
+    """The values of `tensor`, in its shape.
+
+    Plain types keep their own dtype (so that the one rounding is the copy into the parameter); quantised ones are
+    decoded in float32 and rounded to nearest even into `dtype`, by pieces of CHUNK_VALUES, on `pool` when given.
+    Raises UnsupportedError for types that cannot be decoded, FileError when the file no longer holds the bytes.
+    """
+    tensor.type.require_usable(tensor.name)
+    if is_native(tensor.type):
+        return _read_native(checkpoint, tensor)
+    require_decodable(tensor)
+    out = torch.empty((tensor.rows, tensor.columns), dtype=dtype, device="cpu")
+    step = max(1, CHUNK_VALUES // tensor.columns)
+    pieces = [slice(start, min(start + step, tensor.rows)) for start in range(0, tensor.rows, step)]
+
+    def decode(rows: slice) -> None:
+        out[rows].copy_(decode_rows(checkpoint, tensor, rows))
+
+    if pool is None or len(pieces) == 1:
+        for rows in pieces:
+            decode(rows)
+    else:
+        for _ in pool.map(decode, pieces):
+            pass
+    return out.view(tensor.shape)
+
+
+def decode_rows(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
+    """Rows of a quantised tensor as float32, shape (number of rows, columns)."""
+    count = rows.stop - rows.start
+    raw = np.empty(count * tensor.row_bytes, dtype=np.uint8)
+    checkpoint.read_into(tensor, raw.data, rows)
+    values = np.empty((count, tensor.columns), dtype=np.float32)
+    _decoder(tensor.type)(raw, values, count, tensor.columns)
+    return torch.from_numpy(values)
+
+
+def require_decodable(tensor: Tensor) -> None:
+    """Raise UnsupportedError when no decoder for the tensor's type is here."""
+    if is_native(tensor.type):
+        return
+    if tensor.order == ">":
+        raise UnsupportedError(
+            f"tensor {tensor.name} is {tensor.type.name} in a big-endian file",
+            hint="Convert the file to little-endian with llama.cpp's gguf_convert_endian.py.",
+        )
+    _decoder(tensor.type)
+
+
+def _read_native(checkpoint: Checkpoint, tensor: Tensor) -> torch.Tensor:
+    raw = np.empty(tensor.nbytes, dtype=np.uint8)
+    checkpoint.read_into(tensor, raw.data)
+    if tensor.order == ">":
+        raw = (
+            raw.view(f"V{tensor.type.bytes}").view(np.uint8).reshape(-1, tensor.type.bytes)[:, ::-1].copy().reshape(-1)
+        )
+    return torch.from_numpy(raw).view(_NATIVE[tensor.type.name]).view(tensor.shape)
+
+
+@cache
+def _decoder(type: GgmlType) -> _Decoder:
+    for make in (_libgguf_decoder, _gguf_py_decoder):
+        found = make(type)
+        if found is not None:
+            return found
+    raise UnsupportedError(f"no decoder for ggml type {type.name} (id {type.id}) is installed")
+
+
+def _libgguf_decoder(type: GgmlType) -> _Decoder | None:
+    if importlib.util.find_spec("libgguf") is None:
+        return None
+    import libgguf
+
+    if libgguf.type_size(type.id) != type.bytes:
+        return None
+    try:  # answers for types that it can only store
+        libgguf.dequantize_rows_raw(type.id, bytes(type.bytes), 1, type.block)
+    except ValueError:
+        return None
+
+    def decode(raw: npt.NDArray[np.uint8], values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
+        libgguf.dequantize_rows_into_raw(type.id, raw, values, rows, columns)
+
+    return decode
+
+
+def _gguf_py_decoder(type: GgmlType) -> _Decoder | None:
+    import gguf
+
+    try:
+        kind = gguf.GGMLQuantizationType(type.id)
+        gguf.quants.dequantize(np.zeros((1, type.bytes), dtype=np.uint8), kind)
+    except (ValueError, NotImplementedError):
+        return None
+
+    def decode(raw: npt.NDArray[np.uint8], values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
+        values[...] = gguf.quants.dequantize(raw.reshape(rows, -1), kind)
+
+    return decode

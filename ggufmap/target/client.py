@@ -1,0 +1,80 @@
+"""Ask for a trace: start the worker process, send it names and shapes, read the TraceResult back."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ggufmap.archs.base import JsonValue
+from ggufmap.errors import MissingDependencyError
+from ggufmap.mapping.plan import Parameter, ParameterUse, Plan, TraceResult
+
+_TIMEOUT_S = 900
+_TAIL_LINES = 12
+_QUIET = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+
+
+def vllm_available() -> bool:
+    """Whether vLLM can be imported, without importing it."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def trace(plan: Plan, config: Mapping[str, JsonValue]) -> TraceResult:
+    """Trace the plan's checkpoint tensors through the vLLM class that `config` names, in a process of its own.
+
+    Raises MissingDependencyError when vLLM is absent or cannot build the model, with its last words.
+    """
+    if not vllm_available():
+        raise MissingDependencyError(
+            "vLLM is not installed in this environment",
+            hint="pip install 'ggufmap[cpu]' (or [gpu]); --offline checks the names by the rows alone.",
+        )
+    names = [(name, shape) for a in plan.assignments for name, shape in zip(a.checkpoint, a.shapes, strict=True)]
+    with tempfile.TemporaryDirectory(prefix="ggufmap-trace-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+        answer = _ask({"model_dir": folder, "names": names})
+    return _result(answer)
+
+
+def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "ggufmap.target.worker"],
+            input=json.dumps(request),
+            env={**_QUIET, **os.environ},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as e:
+        raise MissingDependencyError(f"vLLM did not answer the trace within {_TIMEOUT_S} s") from e
+    if done.returncode != 0 or not done.stdout:
+        tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
+        raise MissingDependencyError(
+            f"vLLM could not build the model for the trace (exit {done.returncode}):\n{tail}",
+            hint="--offline checks the names by the rows alone.",
+        )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _result(answer: dict[str, Any]) -> TraceResult:
+    parameters = {
+        name: Parameter(tuple(p["shape"]), p["dtype"], p["written"], p["problem"])
+        for name, p in answer.pop("parameters").items()
+    }
+    uses = {name: tuple(ParameterUse(**use) for use in found) for name, found in answer.pop("uses").items()}
+    return TraceResult(parameters=parameters, uses=uses, **answer)

@@ -1,0 +1,171 @@
+"""Trace: build the real vLLM model class on the meta device and let its own load_weights say where names end.
+
+Needs vLLM; runs in a process of its own (see `worker.py`), since vLLM keeps process-wide state.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ggufmap.mapping.plan import Parameter, ParameterUse, TraceResult
+from ggufmap.target import compat
+from ggufmap.target.ledger import Ledger
+
+_RESTARTS = 64
+_Names = Sequence[tuple[str, tuple[int, ...]]]
+
+
+def trace_model(model_dir: Path, names: _Names) -> TraceResult:
+    """Trace checkpoint tensors (name, shape) through the vLLM model that `model_dir`/config.json describes.
+
+    Raises whatever vLLM raises when it cannot build the model.
+    """
+    model = build_on_meta(model_dir)
+    return trace_names(model, names)
+
+
+def build_on_meta(model_dir: Path) -> nn.Module:
+    """The vLLM model for `model_dir` with every parameter on the meta device (no memory, no weights)."""
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    args = EngineArgs(
+        model=str(model_dir),
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        enforce_eager=True,
+        dtype="bfloat16",
+    )
+    config = args.create_engine_config()
+    with set_current_vllm_config(config), tempfile.TemporaryDirectory() as scratch:
+        rendezvous = (Path(scratch) / "rendezvous").as_uri()
+        init_distributed_environment(1, 0, rendezvous, local_rank=0, backend="gloo")
+        initialize_model_parallel(1, 1)
+        with set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
+            model: nn.Module = initialize_model(vllm_config=config)
+    return model
+
+
+def trace_names(model: nn.Module, names: _Names) -> TraceResult:
+    """Run `model.load_weights` over meta tensors of the given names and shapes; record every write.
+
+    A name that makes load_weights itself fail is set aside with the error, and the run starts over without it.
+    """
+    parameters = dict(model.named_parameters())
+    unused: dict[str, str] = {}
+    for _ in range(_RESTARTS):
+        run = _Run(parameters)
+        left = [(name, shape) for name, shape in names if name not in unused]
+        with _wrapped_loaders(parameters, run), torch.no_grad(), run.ledger:
+            try:
+                model.load_weights(run.feed(left))
+                break
+            except Exception as e:  # any class may fail in any way on a name that it does not know
+                if run.current is None:
+                    raise
+                unused[run.current] = f"{type(e).__name__}: {e}"
+    unused.update((name, "no parameter is written") for name, _ in names if name not in run.uses and name not in unused)
+    for name in run.refused:
+        unused.pop(name, None)
+    return TraceResult(
+        vllm=compat.vllm_version(),
+        device=compat.device_name(),
+        model_class=type(model).__name__,
+        parameters={name: _parameter(run.ledger, name, tensor) for name, tensor in parameters.items()},
+        uses={name: tuple(uses) for name, uses in run.uses.items()},
+        unused=unused,
+        refused=run.refused,
+    )
+
+
+class _Run:
+    """One pass of load_weights: the ledger plus what the weight loaders were told."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self.ledger = Ledger(parameters, provenance=True)
+        self.current: str | None = None
+        self.refused: dict[str, str] = {}
+        self._labels: dict[tuple[str, str], list[ParameterUse]] = {}
+
+    def feed(self, names: _Names) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, shape in names:
+            tensor = torch.empty(shape, device="meta", dtype=torch.bfloat16)
+            self.ledger.source(name, tensor)
+            self.current = name
+            yield name, tensor
+
+    def label(self, source: str | None, use: ParameterUse) -> None:
+        """Remember the shard and expert that a weight loader was called with."""
+        if source is not None:
+            labels = self._labels.setdefault((source, use.name), [])
+            if use not in labels:
+                labels.append(use)
+
+    @property
+    def uses(self) -> dict[str, list[ParameterUse]]:
+        """Source -> the parameters written from it, with shard and expert where the loader named them."""
+        return {
+            source: [use for name in names for use in self._labels.get((source, name), [ParameterUse(name)])]
+            for source, names in self.ledger.sources.items()
+        }
+
+
+class _wrapped_loaders:  # noqa: N801 - used as a context manager function
+    """Give every parameter a weight loader that notes its arguments, runs the real one and keeps its error."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter], run: _Run) -> None:
+        self._parameters = parameters
+        self._run = run
+        self._originals: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        for name, parameter in self._parameters.items():
+            original = getattr(parameter, "weight_loader", None)
+            if original is not None:
+                self._originals[name] = original
+                compat.set_weight_loader(parameter, _noting(name, original, self._run))
+
+    def __exit__(self, *_: object) -> None:
+        for name, original in self._originals.items():
+            compat.set_weight_loader(self._parameters[name], original)
+
+
+def _noting(name: str, original: Any, run: _Run) -> Any:
+    signature = inspect.signature(original)
+
+    def loader(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        values = [*args, *kwargs.values()]
+        source = next((o for value in values[1:] if (o := run.ledger.origin(value)) is not None), run.current)
+        shard = given.get("shard_id", given.get("loaded_shard_id"))
+        run.label(source, ParameterUse(name, shard, given.get("expert_id")))
+        before = sum(tensor.numel() for tensor in values[1:] if isinstance(tensor, torch.Tensor))
+        try:
+            return original(*args, **kwargs)
+        except Exception as e:
+            if source is not None:
+                shape = tuple(next(t.shape for t in values[1:] if isinstance(t, torch.Tensor))) if before else ()
+                run.refused[source] = f"{name} {tuple(args[0].shape)} refuses {source} {shape}: {_first_line(e)}"
+            return True if given.get("return_success") else None
+
+    return loader
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return text or type(error).__name__
+
+
+def _parameter(ledger: Ledger, name: str, tensor: torch.Tensor) -> Parameter:
+    written, problem = ledger.problem(name, tensor)
+    return Parameter(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), written, problem)

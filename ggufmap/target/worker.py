@@ -1,0 +1,30 @@
+"""The trace's own process: a request as JSON on stdin, the TraceResult as JSON on stdout, logs on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+
+def main() -> None:
+    """Answer one request: {"model_dir": str, "names": [[name, shape], ...]}."""
+    # Libraries print to stdout as they please: keep the real one for the answer.
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    request = json.load(sys.stdin)
+    from ggufmap.target.trace import trace_model
+
+    names = [(name, tuple(shape)) for name, shape in request["names"]]
+    result = trace_model(Path(request["model_dir"]), names)
+    json.dump(asdict(result), answer)
+    answer.close()
+    # Skip interpreter shutdown: vLLM's process groups would only warn about not being destroyed.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
