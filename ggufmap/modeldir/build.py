@@ -11,18 +11,17 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ggufmap import __version__
 from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import FileError, UsageError
+from ggufmap.errors import UsageError
 from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
+from ggufmap.modeldir.manifest import MANIFEST
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
-MANIFEST = "ggufmap.json"
 _SCHEMA = 1
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -35,14 +34,6 @@ _TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What the loader needs to find the weights again and to know that they are the same."""
-
-    gguf: Path
-    header_hash: str
 
 
 def build_model_dir(
@@ -63,21 +54,6 @@ def build_model_dir(
         lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash),
         _intact,
     )
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a model directory. Raises FileError when there is none or it is broken."""
-    file = folder / MANIFEST
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return Manifest(Path(data["gguf"]), str(data["header_hash"]))
-    except OSError as e:
-        raise FileError(
-            f"{folder}: is not a folder made by ggufmap ({MANIFEST}: {e.strerror})",
-            hint="Start the server with `ggufmap serve MODEL`, or make the folder with `ggufmap config MODEL -o DIR`.",
-        ) from e
-    except (ValueError, KeyError, TypeError) as e:
-        raise FileError(f"{file}: broken manifest: {e!r}", hint="Delete the folder; it is made again.") from e
 
 
 def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str) -> None:

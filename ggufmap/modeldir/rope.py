@@ -7,7 +7,7 @@ transformers 5.19 modeling_rope_utils.py for the keys of `rope_parameters`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import FileError, UnsupportedError
 
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LENGTH = "original_max_position_embeddings"
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, _LENGTH: 8192}
 _TOLERANCE = 1e-4
 _LOCAL_THETA = 10_000.0
 _DEFAULT_THETA = 10_000.0
@@ -80,11 +81,7 @@ def llama3_scaling(factors: npt.NDArray[np.float32], theta: float, file: str) ->
     factor = float(factors.max(initial=1.0))
     if not np.isfinite(factors).all() or factors.min(initial=1.0) < 1 or factor <= 1:
         raise FileError(f"{file}: {_FREQS} has values from {factors.min()} to {factor}, divisors of 1 or more expected")
-    candidates = [_LLAMA3 | {"factor": factor}]
-    fitted = _fit_ramp(factors.astype(np.float64), theta, factor)
-    if fitted is not None:
-        candidates.append(fitted)
-    for scaling in candidates:
+    for scaling in _candidates(factors.astype(np.float64), theta, factor):
         if matches_llama3(factors, theta, scaling):
             return {"rope_type": "llama3", **scaling}
     raise FileError(
@@ -98,27 +95,29 @@ def matches_llama3(factors: npt.NDArray[np.float32], theta: float, scaling: Mapp
     return np.allclose(llama3_factors(theta, len(factors), scaling), factors, rtol=_TOLERANCE)
 
 
-def _fit_ramp(factors: npt.NDArray[np.float64], theta: float, factor: float) -> dict[str, float] | None:
-    """Solve the ramp between 1 and `factor`: `smooth` is linear in the frequency, so two points on it are enough."""
-    on_ramp = np.flatnonzero((factors > 1 + 1e-6) & (factors < factor - 1e-6))
-    if len(on_ramp) < 2:
-        return None
-    first, last = on_ramp[0], on_ramp[-1]
+def _candidates(factors: npt.NDArray[np.float64], theta: float, factor: float) -> Iterator[dict[str, float]]:
+    """Scalings to try: the published one, its constants with the context length solved for, and the ramp's own line.
+
+    On the ramp `smooth` is linear in the frequency: one point gives the length, two give the constants as well (up to
+    a common scale, which low_freq_factor 1 fixes). Without a point on the ramp any length between the ends will do.
+    """
+    yield _LLAMA3 | {"factor": factor}
     per_turn = theta ** (-np.arange(len(factors)) / len(factors)) / (2 * math.pi)
+    on_ramp = np.flatnonzero((factors > 1 + 1e-6) & (factors < factor - 1e-6))
+    if not len(on_ramp):
+        yield from (_LLAMA3 | {"factor": factor, _LENGTH: 2**power} for power in range(4, 25))
+        return
     smooth = (1 / factors - 1 / factor) / (1 - 1 / factor)
+    first, last = on_ramp[0], on_ramp[-1]
+    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    yield _LLAMA3 | {"factor": factor, _LENGTH: round((smooth[first] * (high - low) + low) / per_turn[first])}
+    if first == last:
+        return
     slope = (smooth[first] - smooth[last]) / (per_turn[first] - per_turn[last])
     offset = slope * per_turn[first] - smooth[first]
-    if offset <= 0 or slope <= 0:
-        return None
-    # The three numbers are known up to a common scale; low_freq_factor 1 is what every model uses.
-    low, high = 1.0, 1.0 + 1.0 / offset
-    original = slope * (high - low)
-    return {
-        "factor": factor,
-        "low_freq_factor": low,
-        "high_freq_factor": round(high, 4),
-        "original_max_position_embeddings": round(original),
-    }
+    if offset > 0 and slope > 0:
+        solved = {"low_freq_factor": 1.0, "high_freq_factor": round(1 + 1 / offset, 4), _LENGTH: round(slope / offset)}
+        yield {"factor": factor, **solved}
 
 
 def _partial(checkpoint: Checkpoint) -> dict[str, JsonValue]:

@@ -39,7 +39,7 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any) -> None:
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.errors import FileError
     from ggufmap.mapping import resolve
-    from ggufmap.modeldir.build import read_manifest
+    from ggufmap.modeldir.manifest import read_manifest
     from ggufmap.serving.progress import load_progress
     from ggufmap.stream import stream
 
