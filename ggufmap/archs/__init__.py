@@ -9,8 +9,14 @@ from ggufmap.archs.base import Architecture, Rule, Skip
 from ggufmap.errors import UnsupportedError
 
 _TABLE: dict[str, tuple[str, str]] = {
+    "deepseek2": ("deepseek", "DEEPSEEK2"),
+    "deepseek32": ("deepseek", "DEEPSEEK32"),
     "gemma3": ("gemma", "GEMMA3"),
     "gemma3_text": ("gemma", "GEMMA3"),
+    "glm-dsa": ("glm", "GLM_DSA"),
+    "glm4moe": ("glm", "GLM4_MOE"),
+    "glm5-next": ("glm", "GLM5_NEXT"),
+    "glm5next": ("glm", "GLM5_NEXT"),
     "llama": ("llama", "LLAMA"),
     "qwen2": ("qwen", "QWEN2"),
     "qwen3": ("qwen", "QWEN3"),

@@ -8,7 +8,7 @@ no parameter. `{bid}` stands for the block index, `{eid}` for the expert index.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -21,12 +21,14 @@ class Rule:
 
     `transform` is `name` or `name:argument`; an argument is a number or a header key without its architecture prefix
     (`rope_rows:attention.head_count`). `optional` says why the row may have no tensor; None means it must have one.
+    `blocks` are the kinds of block that have the row (all must hold): see `mapping/layout.py`.
     """
 
     tensors: tuple[str, ...]
     checkpoint: tuple[str, ...]
     transform: str = "copy"
     optional: str | None = None
+    blocks: tuple[str, ...] = ()
 
     @property
     def per_block(self) -> bool:
@@ -36,10 +38,23 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A tensor that is known and carries no parameter, with the reason."""
+    """A tensor (or several: `*` at the end) that is known and carries no parameter, with the reason."""
 
     tensor: str
     reason: str
+    blocks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerSharing:
+    """Sparse-attention blocks that reuse another block's indexer when the header has no `indexer.types`.
+
+    Block `b` runs its own iff `max(b - offset, 0) % period == 0`, in models of at least `context` positions.
+    """
+
+    period: int
+    offset: int
+    context: int
 
 
 class Source(StrEnum):
@@ -55,7 +70,7 @@ class ConfigRow:
     """One key of config.json.
 
     A HEADER row with a `fallback` uses it (as an assumed value) when the header lacks the key, an `optional` one is
-    then left out. `guess` marks a DERIVED value that the header does not prove.
+    then left out, a `nullable` one null. `guess` marks a DERIVED value that the header does not prove.
     """
 
     key: str
@@ -63,7 +78,17 @@ class ConfigRow:
     value: JsonValue
     fallback: JsonValue = None
     optional: bool = False
+    nullable: bool = False
     guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another model class that writes the same architecture string; `when` names a test in `mapping/layout.py`."""
+
+    when: str
+    model_type: str
+    model_class: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +100,15 @@ class Architecture:
     model_class: str
     rules: tuple[Rule, ...]
     config: tuple[ConfigRow, ...]
+    text_model_type: str | None = None
+    """Set when vLLM's config class nests the text model's keys under `text_config`: their model type."""
+    variants: tuple[Variant, ...] = ()
     skips: tuple[Skip, ...] = ()
-    bf16_only: str | None = field(default=None)
+    bf16_only: str | None = None
     """Why fp16 is refused by default (activations or weights leave its range); None when it is fine."""
+    indexer_sharing: IndexerSharing | None = None
+    draft_flags: tuple[ConfigRow, ...] = ()
+    """Config keys that vLLM reads from the draft's config: written, and checked to arrive there."""
 
 
 def block(tensor: str, checkpoint: str, transform: str = "copy", optional: str | None = None) -> Rule:
@@ -90,9 +121,11 @@ def top(tensor: str, checkpoint: str, transform: str = "copy", optional: str | N
     return Rule((tensor,), (checkpoint,), transform, optional)
 
 
-def header(key: str, value: str, fallback: JsonValue = None, optional: bool = False) -> ConfigRow:
+def header(
+    key: str, value: str, fallback: JsonValue = None, *, optional: bool = False, nullable: bool = False
+) -> ConfigRow:
     """A config key read from a header key (without its architecture prefix)."""
-    return ConfigRow(key, Source.HEADER, value, fallback, optional)
+    return ConfigRow(key, Source.HEADER, value, fallback, optional, nullable)
 
 
 def assumed(**values: JsonValue) -> tuple[ConfigRow, ...]:
@@ -113,3 +146,8 @@ def weights(rules: Iterable[tuple[str, str]], transform: str = "copy", optional:
 def biases(rules: Iterable[tuple[str, str]], transform: str = "copy") -> tuple[Rule, ...]:
     """Optional block rows for the biases of module pairs."""
     return tuple(block(f"{a}.bias", f"{b}.bias", transform, optional="this model has no such bias") for a, b in rules)
+
+
+def only(rules: Iterable[Rule], *blocks: str) -> tuple[Rule, ...]:
+    """The rows, for blocks of these kinds only."""
+    return tuple(replace(rule, blocks=(*rule.blocks, *blocks)) for rule in rules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ggufmap.archs.base import ConfigRow, Rule, Skip, assumed, biases, block, derived, header, top, weights
+from ggufmap.archs.base import ConfigRow, Rule, Skip, assumed, biases, block, derived, header, only, top, weights
 
 EMBEDDING: tuple[Rule, ...] = (
     top("token_embd.weight", "model.embed_tokens.weight"),
@@ -41,18 +41,81 @@ PRE_NORMS: tuple[Rule, ...] = (
     block("ffn_norm.weight", "post_attention_layernorm.weight"),
 )
 
+_KV_B = "model.layers.{bid}.self_attn.kv_b_proj.weight"
+
+_Q_LORA = (
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+)
+_LATENT = (
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_output", "self_attn.o_proj"),
+)
+
+MLA: tuple[Rule, ...] = (
+    *only(weights(_Q_LORA), "has:attention.q_lora_rank"),
+    *only(weights(_QK[:1]), "lacks:attention.q_lora_rank"),
+    *weights(_LATENT),
+    Rule(("blk.{bid}.attn_k_b.weight", "blk.{bid}.attn_v_b.weight"), (_KV_B,), "mla_kv_b:attention.head_count"),
+    Rule(("blk.{bid}.attn_kv_b.weight",), (_KV_B,), optional="files from before the split of kv_b have it"),
+)
+"""Multi-head latent attention. Newer converters keep kv_b as two halves, the first transposed (absorbed form)."""
+
+_INDEXER = (
+    ("indexer.attn_q_b", "self_attn.indexer.wq_b"),
+    ("indexer.attn_k", "self_attn.indexer.wk"),
+    ("indexer.proj", "self_attn.indexer.weights_proj"),
+    ("indexer.k_norm", "self_attn.indexer.k_norm"),
+)
+
+INDEXER: tuple[Rule, ...] = (
+    *weights(_INDEXER),
+    block("indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"),
+)
+
+EXPERTS: tuple[Rule, ...] = weights((("ffn_gate_inp", "mlp.gate"),)) + tuple(
+    block(f"ffn_{part}_exps.weight", f"mlp.experts.{{eid}}.{part}_proj.weight", "experts")
+    for part in ("gate", "up", "down")
+)
+"""The router and the stacked routed experts, cut on the outermost axis in file order."""
+
+ROUTER_BIAS: tuple[Rule, ...] = (
+    block("exp_probs_b.bias", "mlp.gate.e_score_correction_bias", optional="this model's router has no bias"),
+)
+
+SHARED_EXPERTS: tuple[Rule, ...] = weights(
+    tuple((f"ffn_{part}_shexp", f"mlp.shared_experts.{part}_proj") for part in ("gate", "up", "down"))
+)
+
+NEXTN: tuple[Rule, ...] = only(
+    weights(
+        (
+            ("nextn.eh_proj", "eh_proj"),
+            ("nextn.enorm", "enorm"),
+            ("nextn.hnorm", "hnorm"),
+            ("nextn.shared_head_norm", "shared_head.norm"),
+        )
+    )
+    + weights(
+        (("nextn.embed_tokens", "embed_tokens"), ("nextn.shared_head_head", "shared_head.head")),
+        optional="not in the file: shared with the target",
+    ),
+    "draft",
+)
+"""What a draft block has beside its decoder block."""
+
 ROPE_FREQS: tuple[Skip, ...] = (
     Skip("rope_freqs.weight", "RoPE frequency factors: compared with the config's scaling, not a parameter"),
 )
 
-COMMON_CONFIG: tuple[ConfigRow, ...] = (
+BASE_CONFIG: tuple[ConfigRow, ...] = (
     derived("vocab_size"),
     header("hidden_size", "embedding_length"),
     header("intermediate_size", "feed_forward_length"),
     derived("num_hidden_layers"),
     header("num_attention_heads", "attention.head_count"),
-    derived("num_key_value_heads"),
-    derived("head_dim"),
     header("max_position_embeddings", "context_length"),
     header("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     derived("tie_word_embeddings"),
@@ -62,3 +125,30 @@ COMMON_CONFIG: tuple[ConfigRow, ...] = (
     *assumed(attention_dropout=0.0, initializer_range=0.02, use_cache=True),
 )
 """Keys that every decoder-only family with RMS norms has."""
+
+COMMON_CONFIG: tuple[ConfigRow, ...] = (*BASE_CONFIG, derived("num_key_value_heads"), derived("head_dim"))
+"""The same with grouped-query attention."""
+
+MLA_CONFIG: tuple[ConfigRow, ...] = (
+    header("q_lora_rank", "attention.q_lora_rank", nullable=True),
+    header("kv_lora_rank", "attention.kv_lora_rank"),
+    derived("qk_nope_head_dim"),
+    derived("qk_rope_head_dim"),
+    derived("v_head_dim"),
+)
+
+MOE_CONFIG: tuple[ConfigRow, ...] = (
+    header("n_routed_experts", "expert_count", optional=True),
+    header("n_shared_experts", "expert_shared_count", optional=True),
+    header("num_experts_per_tok", "expert_used_count", optional=True),
+    header("moe_intermediate_size", "expert_feed_forward_length"),
+    header("first_k_dense_replace", "leading_dense_block_count", fallback=0),
+    header("routed_scaling_factor", "expert_weights_scale", fallback=1.0),
+    derived("norm_topk_prob"),
+    derived("scoring_func"),
+    derived("n_group"),
+    derived("topk_group"),
+)
+"""DeepSeek's style of experts: routed and shared ones, the first blocks dense."""
+
+DRAFT_CONFIG: tuple[ConfigRow, ...] = (derived("num_nextn_predict_layers"),)

@@ -123,9 +123,9 @@ class Checkpoint:
         self.close()
 
     def _span(self, tensor: Tensor, rows: slice | None) -> tuple[int, int]:
+        tensor.type.require_usable(tensor.name)
         if rows is None:
             return tensor.offset, tensor.nbytes
-        tensor.type.require_usable(tensor.name)
         first, last, step = rows.indices(tensor.rows)
         if step != 1:
             raise ValueError(f"{tensor.name}: rows must be contiguous")

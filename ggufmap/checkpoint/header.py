@@ -199,8 +199,9 @@ def _entry(cursor: Cursor) -> tuple[str, GgmlType, tuple[int, ...], int]:
     elements = math.prod(dims)
     if max(dims, default=0) > limits.ELEMENTS or elements > limits.ELEMENTS:
         raise cursor.error(f"shape {dims} has {elements} elements, more than {limits.ELEMENTS}")
-    if type.problem is None and dims and dims[0] % type.block:
-        raise cursor.error(f"row length {dims[0]} is not a multiple of {type.name}'s block size {type.block}")
+    row = dims[0] if dims else 1
+    if type.problem is None and row % type.block:
+        raise cursor.error(f"row length {row} is not a multiple of {type.name}'s block size {type.block}")
     return name, type, tuple(reversed(dims)), offset
 
 

@@ -6,6 +6,7 @@ llama.cpp (tools/gguf-split): file names count from 1 (`-00001-of-00003`), `spli
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def model_file(path: Path) -> Path:
 
     Raises UsageError when a folder holds no model or several.
     """
-    return _only_model(path) if path.is_dir() else path
+    # os.path, since Path.is_dir() raises for a folder that may not be entered; opening the file will say so.
+    return _only_model(path) if os.path.isdir(path) else path  # noqa: PTH112
 
 
 def members(path: Path, header: Header) -> list[Path]:
@@ -42,7 +44,7 @@ def members(path: Path, header: Header) -> list[Path]:
         )
     if int(match["count"]) != declared:
         raise FileError(f"{path}: split.count is {declared}, the file name says {int(match['count'])}")
-    files = [path.with_name(_member(match, no, declared)) for no in range(1, declared + 1)]
+    files = [_member(path, match, no) for no in range(1, declared + 1)]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         shown = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
@@ -79,8 +81,14 @@ def check_set(files: list[tuple[str, Header]]) -> None:
             raise FileError(f"{name}: split.tensors.count is {declared}, the splits hold {total} tensors")
 
 
-def _member(match: re.Match[str], no: int, count: int) -> str:
-    return f"{match['stem']}-{no:0{len(match['no'])}d}-of-{count:0{len(match['count'])}d}.gguf"
+def _member(path: Path, match: re.Match[str], no: int) -> Path:
+    """File `no` of the set: numbered with the width of `path`'s own number, or without padding."""
+
+    def named(number: str) -> Path:
+        return path.with_name(f"{match['stem']}-{number}-of-{match['count']}{path.suffix}")
+
+    padded, plain = named(f"{no:0{len(match['no'])}d}"), named(str(no))
+    return plain if plain.is_file() and not padded.is_file() else padded
 
 
 def _only_model(folder: Path) -> Path:
@@ -91,7 +99,7 @@ def _only_model(folder: Path) -> Path:
         raise FileError(f"{folder}: cannot be listed: {e.strerror}") from e
     models: dict[str, Path] = {}
     for file in files:
-        if file.name.lower().startswith("mmproj"):
+        if "mmproj" in file.name.lower():
             continue
         match = _SPLIT.fullmatch(file.name)
         models.setdefault(f"{match['stem']} of {match['count']}" if match else file.name, file)

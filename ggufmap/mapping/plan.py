@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ggufmap.mapping.transforms import Shape, Transform
@@ -102,19 +102,43 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceResult:
-    """What vLLM's own load_weights does with the plan's checkpoint tensors."""
+class ModelTrace:
+    """What one vLLM model's own load_weights does with the checkpoint tensors that are meant for it."""
 
-    vllm: str
-    device: str
     model_class: str
+    """Qualified name: module and class."""
     parameters: Mapping[str, Parameter]
     uses: Mapping[str, tuple[ParameterUse, ...]]
     unused: Mapping[str, str]
     """Checkpoint tensor -> why the model took nothing from it."""
     refused: Mapping[str, str]
     """Checkpoint tensor -> the error of its weight loader."""
+    deferred: Mapping[str, int]
+    """Module that is not allocated, since the file does not carry it and the target's is shared -> bytes saved."""
+
+    @property
+    def class_name(self) -> str:
+        """The class without its module."""
+        return self.model_class.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """What vLLM does with the plan's checkpoint tensors, target and draft."""
+
+    vllm: str
+    device: str
+    target: ModelTrace
+    draft: ModelTrace | None = None
+    draft_names: frozenset[str] = frozenset()
+    """Checkpoint tensors that vLLM's get_spec_layer_idx_from_weight_name gives to the draft."""
+    draft_flags: Mapping[str, bool | int | str | None] = field(default_factory=dict)
+    """Flags as they stand on the draft's config after vLLM's hf_config_override; None when they did not arrive."""
     tensor_parallel: int = 1
+
+    def model(self, role: Role) -> ModelTrace | None:
+        """The trace of the model with this role."""
+        return self.target if role is Role.TARGET else self.draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ggufmap.archs import Architecture, Rule
 from ggufmap.checkpoint import Checkpoint, Metadata, Tensor
 from ggufmap.errors import FileError
+from ggufmap.mapping.layout import Layout, block_of, layout
 from ggufmap.mapping.plan import (
     Assignment,
     Mismatched,
@@ -24,20 +25,22 @@ from ggufmap.mapping.plan import (
 )
 from ggufmap.mapping.transforms import Transform, output_shapes
 
-_BLOCK = re.compile(r"blk\.(\d+)\.")
+_BLOCK = re.compile(r"blk\.\d+\.")
 
 # Header keys that may be absent, with the key that llama.cpp then uses (src/llama-model.cpp, load_hparams).
 _FALLBACK_KEYS = {"attention.head_count_kv": "attention.head_count"}
 
 
 @dataclass(slots=True)
-class _Draft:
+class _State:
     """The plan while it is being made."""
 
+    layout: Layout
     assignments: list[Assignment] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     phantom: list[Phantom] = field(default_factory=list)
     mismatched: list[Mismatched] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     """Checkpoint tensor -> the tensors it comes from."""
     taken: set[str] = field(default_factory=set)
@@ -46,71 +49,56 @@ class _Draft:
 def resolve(checkpoint: Checkpoint, architecture: Architecture) -> Plan:
     """Assign every tensor of `checkpoint` by the rows of `architecture`, with the file alone (no vLLM).
 
-    Raises FileError when the header's block count is absurd, MetadataError when a key that a row needs is missing.
+    Raises FileError when the header's block counts are absurd, MetadataError when a key that a row needs is missing.
     """
-    blocks = block_count(checkpoint)
-    state = _Draft()
+    blocks = layout(checkpoint, architecture)
+    state = _State(blocks)
     absent: list[Rule] = []
     for rule in _expanded(architecture, blocks):
         present = [name for name in rule.tensors if name in checkpoint.tensors]
         if len(present) == len(rule.tensors):
             _assign(state, checkpoint, rule)
         elif present:
-            state.taken.update(present)
-            gone = [name for name in rule.tensors if name not in checkpoint.tensors]
-            reason = f"{', '.join(present)} is in the file, {', '.join(gone)} is not"
-            state.missing.extend(Missing(name, Role.TARGET, reason) for name in rule.checkpoint)
+            _half(state, rule, present)
         else:
             absent.append(rule)
     for rule in absent:
         _explain_absence(state, rule)
-    skipped = _skipped(checkpoint, architecture, blocks, state.taken)
-    left = set(checkpoint.tensors) - state.taken - {x.tensor for x in skipped}
+    _skip(state, checkpoint, architecture)
     order = {name: index for index, name in enumerate(checkpoint.tensors)}
+    left = [name for name in checkpoint.tensors if name not in state.taken and name not in state.skipped]
     return Plan(
         model=_facts(checkpoint, blocks),
-        model_class=architecture.model_class,
+        model_class=blocks.model_class,
         assignments=tuple(sorted(state.assignments, key=lambda a: order[a.tensors[0]])),
-        skipped=tuple(skipped),
-        unmapped=tuple(
-            Unmapped(x, _why_unmapped(x, architecture, blocks)) for x in sorted(left, key=order.__getitem__)
-        ),
+        skipped=tuple(Skipped(name, state.skipped[name]) for name in checkpoint.tensors if name in state.skipped),
+        unmapped=tuple(Unmapped(name, _why_unmapped(name, architecture, blocks)) for name in left),
         missing=tuple(state.missing),
         phantom=tuple(state.phantom),
         mismatched=tuple(state.mismatched),
+        warnings=blocks.warnings,
     )
 
 
-def _facts(checkpoint: Checkpoint, blocks: int) -> ModelFacts:
+def _facts(checkpoint: Checkpoint, blocks: Layout) -> ModelFacts:
     return ModelFacts(
         path=str(checkpoint.path),
         architecture=checkpoint.architecture,
         name=checkpoint.name,
         splits=len(checkpoint.splits),
         nbytes=checkpoint.nbytes,
-        blocks=blocks,
-        draft_blocks=0,
+        blocks=len(blocks.trunk) + len(blocks.draft),
+        draft_blocks=len(blocks.draft),
         tensors={t.name: TensorFacts(t.type.name, t.shape, t.nbytes) for t in checkpoint.tensors.values()},
     )
 
 
-def block_count(checkpoint: Checkpoint) -> int:
-    """`block_count` of the header. Raises FileError when the file has fewer tensors than that many blocks need."""
-    blocks = checkpoint.metadata.integer(f"{checkpoint.architecture}.block_count")
-    if not 0 < blocks <= len(checkpoint.tensors):
-        raise FileError(
-            f"{checkpoint.path}: {checkpoint.architecture}.block_count is {blocks}, "
-            f"the file has {len(checkpoint.tensors)} tensors"
-        )
-    return blocks
-
-
-def _expanded(architecture: Architecture, blocks: int) -> Iterator[Rule]:
+def _expanded(architecture: Architecture, blocks: Layout) -> Iterator[Rule]:
     for rule in architecture.rules:
         if not rule.per_block:
             yield rule
             continue
-        for bid in range(blocks):
+        for bid in blocks.blocks(rule.blocks):
             yield Rule(
                 tuple(name.replace("{bid}", str(bid)) for name in rule.tensors),
                 tuple(name.replace("{bid}", str(bid)) for name in rule.checkpoint),
@@ -119,10 +107,20 @@ def _expanded(architecture: Architecture, blocks: int) -> Iterator[Rule]:
             )
 
 
-def _assign(state: _Draft, checkpoint: Checkpoint, rule: Rule) -> None:
-    state.taken.update(rule.tensors)
+def _role(state: _State, name: str) -> Role:
+    bid = block_of(name)
+    return Role.DRAFT if bid is not None and bid in state.layout.draft else Role.TARGET
+
+
+def _assign(state: _State, checkpoint: Checkpoint, rule: Rule) -> None:
     first = rule.tensors[0]
     tensors = [checkpoint.tensors[name] for name in rule.tensors]
+    made = {state.owners[name] for name in rule.checkpoint if name in state.owners}
+    if made and rule.optional is not None:
+        reason = f"the same values as {', '.join(sorted(made))}"
+        state.skipped.update((name, reason) for name in rule.tensors if name not in state.taken)
+        return
+    state.taken.update(rule.tensors)
     problem = next((found for found in map(_unusable, tensors) if found is not None), None)
     if problem is not None:
         state.mismatched.append(problem)
@@ -133,12 +131,20 @@ def _assign(state: _Draft, checkpoint: Checkpoint, rule: Rule) -> None:
     except ValueError as e:
         state.mismatched.append(Mismatched(first, f"shape {tensors[0].shape}: {e} (transform {transform})"))
         return
-    for name in rule.checkpoint:
+    names = _per_expert(rule, len(shapes))
+    for name in names:
         if name in state.owners:
             state.mismatched.append(Mismatched(first, f"{name} is also made of {state.owners[name]}"))
             return
         state.owners[name] = " + ".join(rule.tensors)
-    state.assignments.append(Assignment(rule.tensors, rule.checkpoint, tuple(shapes), transform, Role.TARGET))
+    state.assignments.append(Assignment(rule.tensors, names, tuple(shapes), transform, _role(state, first)))
+
+
+def _per_expert(rule: Rule, count: int) -> tuple[str, ...]:
+    """The row's checkpoint names; a name with `{eid}` stands for one name per expert."""
+    if "{eid}" in rule.checkpoint[0]:
+        return tuple(rule.checkpoint[0].replace("{eid}", str(eid)) for eid in range(count))
+    return rule.checkpoint
 
 
 def _unusable(tensor: Tensor) -> Mismatched | None:
@@ -162,14 +168,22 @@ def _bind(rule: Rule, metadata: Metadata, architecture: str) -> Transform:
         key = f"{architecture}.{_FALLBACK_KEYS[argument]}"
     if metadata.is_array(key):
         values = metadata.integer_list(key)
-        bid = _block_of(rule.tensors[0])
+        bid = block_of(rule.tensors[0])
         if bid is None or bid >= len(values):
             raise FileError(f"{metadata.file}: {key} has {len(values)} values, none for {rule.tensors[0]}")
         return Transform(name, values[bid])
     return Transform(name, metadata.integer(key))
 
 
-def _explain_absence(state: _Draft, rule: Rule) -> None:
+def _half(state: _State, rule: Rule, present: list[str]) -> None:
+    """Part of a row's tensors: nothing can be made of them."""
+    state.taken.update(present)
+    gone = [name for name in rule.tensors if name not in present]
+    reason = f"{', '.join(present)} is in the file, {', '.join(gone)} is not"
+    state.missing.extend(Missing(name, _role(state, present[0]), reason) for name in rule.checkpoint)
+
+
+def _explain_absence(state: _State, rule: Rule) -> None:
     """A row without tensors: superseded by another row, optional, or missing."""
     owners = {state.owners[name] for name in rule.checkpoint if name in state.owners}
     shown = " + ".join(rule.tensors)
@@ -179,32 +193,33 @@ def _explain_absence(state: _Draft, rule: Rule) -> None:
         state.phantom.append(Phantom(shown, rule.checkpoint, f"optional: {rule.optional}"))
     else:
         reason = f"{shown} is not in the file"
-        state.missing.extend(Missing(name, Role.TARGET, reason) for name in rule.checkpoint)
+        state.missing.extend(Missing(name, _role(state, rule.tensors[0]), reason) for name in rule.checkpoint)
 
 
-def _skipped(checkpoint: Checkpoint, architecture: Architecture, blocks: int, taken: set[str]) -> list[Skipped]:
-    reasons: dict[str, str] = {}
+def _skip(state: _State, checkpoint: Checkpoint, architecture: Architecture) -> None:
+    """Tensors that are known to carry no parameter."""
     for skip in architecture.skips:
-        names = (
-            [skip.tensor.replace("{bid}", str(b)) for b in range(blocks)] if "{bid}" in skip.tensor else [skip.tensor]
-        )
-        reasons.update((name, skip.reason) for name in names)
-    return [Skipped(name, reasons[name]) for name in checkpoint.tensors if name in reasons and name not in taken]
+        bids = state.layout.blocks(skip.blocks) if "{bid}" in skip.tensor else [0]
+        for wanted in (skip.tensor.replace("{bid}", str(bid)) for bid in bids):
+            names = [wanted]
+            if wanted.endswith("*"):
+                names = [name for name in checkpoint.tensors if name.startswith(wanted[:-1])]
+            for name in names:
+                if name in checkpoint.tensors and name not in state.taken:
+                    state.skipped.setdefault(name, skip.reason)
 
 
-def _why_unmapped(name: str, architecture: Architecture, blocks: int) -> str:
+def _why_unmapped(name: str, architecture: Architecture, blocks: Layout) -> str:
     """A probable cause: a block beyond the count, experts in a dense family, a near miss of a known name."""
-    bid = _block_of(name)
-    if bid is not None and bid >= blocks:
-        return f"block {bid} is beyond block_count {blocks}"
-    if "_exps" in name or "ffn_gate_inp" in name:
-        return f"a mixture-of-experts tensor; the {architecture.names[0]} rows are for dense models"
+    bid = block_of(name)
+    total = len(blocks.trunk) + len(blocks.draft)
+    if bid is not None and bid >= total:
+        return f"block {bid} is beyond the {total} blocks of this model"
     pattern = _BLOCK.sub("blk.{bid}.", name)
     known = [tensor for rule in architecture.rules for tensor in rule.tensors]
+    if pattern in known:
+        return f"block {bid} is not of a kind that has {pattern}"
+    if "_exps" in name or "ffn_gate_inp" in name:
+        return f"a mixture-of-experts tensor; the {architecture.names[0]} rows are for dense models"
     near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.8)
-    return f"no row for {pattern}" + (f" (nearest: {near[0]})" if near and near[0] != pattern else "")
-
-
-def _block_of(name: str) -> int | None:
-    match = _BLOCK.match(name)
-    return int(match[1]) if match else None
+    return f"no row for {pattern}" + (f" (nearest: {near[0]})" if near else "")

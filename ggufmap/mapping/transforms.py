@@ -24,11 +24,15 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What mapping knows of a transform: shapes in -> shapes out (ValueError says why not); `moves_rows`: valid on
-    packed rows, since whole rows move and no value changes."""
+    """What mapping knows of a transform: shapes in -> shapes out (ValueError says why not).
+
+    `moves_rows`: valid on packed rows, since whole rows move and no value changes. `cuts_rows`: the outputs are
+    consecutive runs of the one input's rows, so each can be read by itself.
+    """
 
     shapes: Callable[[Sequence[Shape], int], list[Shape]]
     moves_rows: bool
+    cuts_rows: bool = False
 
 
 def _copy(shapes: Sequence[Shape], _: int) -> list[Shape]:
@@ -36,16 +40,50 @@ def _copy(shapes: Sequence[Shape], _: int) -> list[Shape]:
 
 
 def _rope_rows(shapes: Sequence[Shape], heads: int) -> list[Shape]:
-    rows = shapes[0][0]
+    rows = shapes[0][0] if shapes[0] else 1
     if heads < 1 or rows % (2 * heads):
         raise ValueError(f"{rows} rows cannot be split into {heads} heads of an even size")
     return list(shapes)
+
+
+def _experts(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if len(shapes[0]) < 2:
+        raise ValueError("a stack of experts has two dimensions or more")
+    return [shapes[0][1:]] * shapes[0][0]
+
+
+def _mla_kv_b(shapes: Sequence[Shape], heads: int) -> list[Shape]:
+    """(H, rank, nope) and (H, v, rank) to (H (nope + v), rank); older files have both as matrices."""
+    k_b, v_b = (_per_head(shape, heads) for shape in shapes)
+    if k_b[1] != v_b[2]:
+        raise ValueError(f"rank {k_b[1]} of attn_k_b is not the rank {v_b[2]} of attn_v_b {shapes[1]}")
+    return [(heads * (k_b[2] + v_b[1]), k_b[1])]
+
+
+def _per_head(shape: Shape, heads: int) -> Shape:
+    if len(shape) == 3 and shape[0] == heads:
+        return shape
+    if len(shape) == 2 and heads and shape[0] % heads == 0:
+        return heads, shape[0] // heads, shape[1]
+    raise ValueError(f"{shape} cannot be split into {heads} heads")
+
+
+def _conv_channels(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    """(1, channels, 1, kernel) or a matrix (channels, kernel) to (channels, 1, kernel)."""
+    sizes = [size for size in shapes[0] if size != 1]
+    if len(sizes) != 2:
+        raise ValueError(f"{shapes[0]} is not channels by kernel size")
+    return [(sizes[0], 1, sizes[1])]
 
 
 KINDS: dict[str, Kind] = {
     "copy": Kind(_copy, moves_rows=True),
     "rope_rows": Kind(_rope_rows, moves_rows=True),
     "add": Kind(_copy, moves_rows=False),
+    "a_log": Kind(_copy, moves_rows=False),
+    "conv_channels": Kind(_conv_channels, moves_rows=False),
+    "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
+    "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),
 }
 
 

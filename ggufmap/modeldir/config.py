@@ -14,6 +14,7 @@ from pathlib import Path
 from ggufmap.archs.base import Architecture, ConfigRow, JsonValue, Source
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import FileError, UsageError
+from ggufmap.mapping.layout import Layout, layout
 from ggufmap.mapping.plan import Warned
 from ggufmap.modeldir.derive import DERIVED
 from ggufmap.modeldir.rope import matches_llama3, rope_factors
@@ -34,6 +35,12 @@ class ModelConfig:
     source: str
     warnings: tuple[Warned, ...] = ()
 
+    @property
+    def text(self) -> Mapping[str, JsonValue]:
+        """The text model's keys: nested under `text_config` in some families."""
+        nested = self.values.get("text_config")
+        return nested if isinstance(nested, dict) else self.values
+
 
 def build_config(checkpoint: Checkpoint, architecture: Architecture, hf_config: Path | None = None) -> ModelConfig:
     """The config for `checkpoint`, from `hf_config` (a folder or file), a sibling config.json, or the header.
@@ -51,20 +58,29 @@ def build_config(checkpoint: Checkpoint, architecture: Architecture, hf_config: 
 
 def config_from_header(checkpoint: Checkpoint, architecture: Architecture) -> ModelConfig:
     """config.json from the header and the architecture's rows alone."""
+    blocks = layout(checkpoint, architecture)
     values: dict[str, JsonValue] = {
-        "architectures": [architecture.model_class],
-        "model_type": architecture.model_type,
+        "architectures": [blocks.model_class],
+        "model_type": blocks.model_type,
         "dtype": "bfloat16",
     }
     assumed: dict[str, JsonValue] = {"dtype": "bfloat16"}
-    for row in architecture.config:
-        value, guessed = _evaluate(row, checkpoint)
-        if value is None and row.source is not Source.ASSUMED:
+    for row in (*architecture.config, *(architecture.draft_flags if blocks.draft else ())):
+        value, guessed = _evaluate(row, blocks)
+        if value is None and row.source is not Source.ASSUMED and not row.nullable:
             continue
         values[row.key] = value
         if guessed:
             assumed[row.key] = value
-    return ModelConfig(values, assumed, "header")
+    return ModelConfig(_nested(values, architecture), assumed, "header")
+
+
+def _nested(values: dict[str, JsonValue], architecture: Architecture) -> dict[str, JsonValue]:
+    """With the text model's keys under `text_config`, for config classes that look for them there."""
+    if architecture.text_model_type is None:
+        return values
+    outer = {key: values[key] for key in ("architectures", "model_type", "dtype", "tie_word_embeddings")}
+    return {**outer, "text_config": {**values, "model_type": architecture.text_model_type}}
 
 
 def generation_config(stop_ids: tuple[int, ...], checkpoint: Checkpoint) -> dict[str, JsonValue]:
@@ -75,15 +91,16 @@ def generation_config(stop_ids: tuple[int, ...], checkpoint: Checkpoint) -> dict
     return config
 
 
-def _evaluate(row: ConfigRow, checkpoint: Checkpoint) -> tuple[JsonValue, bool]:
+def _evaluate(row: ConfigRow, blocks: Layout) -> tuple[JsonValue, bool]:
     """The row's value and whether it is assumed."""
     if row.source is Source.ASSUMED:
         return row.value, True
     if row.source is Source.DERIVED:
-        return DERIVED[str(row.value)](checkpoint), row.guess
+        return DERIVED[str(row.value)](blocks), row.guess
+    checkpoint = blocks.checkpoint
     key = f"{checkpoint.architecture}.{row.value}"
     if key not in checkpoint.metadata:
-        if row.fallback is None and not row.optional:
+        if row.fallback is None and not (row.optional or row.nullable):
             checkpoint.metadata.number(key)  # raises, naming the key
         return row.fallback, row.fallback is not None
     number = checkpoint.metadata.number(key)

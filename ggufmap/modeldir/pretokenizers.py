@@ -7,6 +7,7 @@ Facts from llama.cpp at 0c1e57098, `src/llama-vocab.cpp` (names, flags, expressi
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 
 from ggufmap.errors import UnsupportedError
@@ -83,9 +84,7 @@ _HAN = (
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF}"
     r"\x{2F800}-\x{2FA1F}"
 )
-_KIMI = (
-    rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SYMBOLS}|{_BLANKS}"
-)
+_KIMI = rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SYMBOLS}|{_BLANKS}"
 
 # Groups of three digits counted from the right. llama.cpp leaves the text before a run in the piece of its
 # first group; the look-behind and the last branch keep long runs, and text without digits, linear.
@@ -151,9 +150,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "minicpm5": PreTokenizer(
         (r"\p{N}{1,3}", rf"{_CONTRACTION}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_BLANKS}"), ignore_merges=True
     ),
-    "jais-2": PreTokenizer(
-        (rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_JAIS2_BLANKS}|\s",)
-    ),
+    "jais-2": PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_JAIS2_BLANKS}|\s",)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _PLAIN_QWEN2),
     **dict.fromkeys(("stablelm2", "hunyuan", "solar-open", "grok-2"), _PLAIN_QWEN2),
     "qwen35": PreTokenizer(
@@ -163,9 +160,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         )
     ),
     "ufakzeka": PreTokenizer((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_BLANKS}",)),
-    "seed-coder": PreTokenizer(
-        (rf"{_CONTRACTION}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)
-    ),
+    "seed-coder": PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)),
     "laguna": PreTokenizer((_LINES, _QWEN2)),
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING),
     "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
@@ -173,9 +168,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "granite-embed-multi-97m": PreTokenizer((_GRANITE,), ignore_merges=True),
     "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
     **dict.fromkeys(("tiny_aya", "cohere2moe"), _AYA),
-    "youtu": PreTokenizer(
-        (_YOUTU_SCRIPTS, rf"{_MARKED}|\p{{N}}|{_PATH_SYMBOLS}|{_BLANKS}"), ignore_merges=True
-    ),
+    "youtu": PreTokenizer((_YOUTU_SCRIPTS, rf"{_MARKED}|\p{{N}}|{_PATH_SYMBOLS}|{_BLANKS}"), ignore_merges=True),
     "deepseek-llm": PreTokenizer(
         (
             r"[\r\n]",
@@ -211,3 +204,38 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "sarvam-moe": PreTokenizer((_LINES,), byte_level=False),
 }
 """Every `tokenizer.ggml.pre` of llama.cpp but `whitespace`, which drops text."""
+
+# What Unicode 16 added to letters, marks, digits, punctuation and symbols (gaps are unassigned): llama.cpp
+# classifies by Unicode 15.1, where these are nothing, and `tokenizers` 0.22 and 0.23 by Unicode 16.
+_SINCE_UNICODE_16 = (
+    r"\x{897}\x{1B4E}-\x{1B4F}\x{1B7F}\x{1C89}-\x{1C8A}\x{2427}-\x{2429}\x{31E4}-\x{31E5}\x{A7CB}-\x{A7CD}"
+    r"\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D40}-\x{10D8F}\x{10EC2}-\x{10EFC}\x{11380}-\x{113E2}"
+    r"\x{116D0}-\x{116E3}\x{11BC0}-\x{11BF9}\x{11F5A}\x{13460}-\x{143FA}\x{16100}-\x{16139}\x{16D40}-\x{16D79}"
+    r"\x{18CFF}\x{1CC00}-\x{1CEB3}\x{1E5D0}-\x{1E5FF}\x{1F8B2}-\x{1F8C1}\x{1FA89}-\x{1FA8F}\x{1FABE}\x{1FAC6}"
+    r"\x{1FADC}-\x{1FADF}\x{1FAE9}\x{1FBCB}-\x{1FBEF}"
+)
+_CATEGORY = re.compile(r"\\([pP])(\{[LMNPS]\})")
+
+
+def exact_pattern(pattern: str) -> str:
+    """`pattern` with each Unicode category narrowed to the code points that llama.cpp counts in it."""
+
+    def narrowed(match: re.Match[str]) -> str:
+        if match[1] == "P":
+            return rf"[\P{match[2]}{_SINCE_UNICODE_16}]"
+        return rf"[\p{match[2]}&&[^{_SINCE_UNICODE_16}]]"
+
+    return _CATEGORY.sub(narrowed, pattern)
+
+
+def find_pre_tokenizer(name: str) -> PreTokenizer:
+    """The row of a `tokenizer.ggml.pre`. Raises UnsupportedError with the nearest spelling and all known names."""
+    row = PRE_TOKENIZERS.get(name)
+    if row is not None:
+        return row
+    near = difflib.get_close_matches(name, PRE_TOKENIZERS, n=1)
+    guess = f"; nearest known: {near[0]}" if near else ""
+    raise UnsupportedError(
+        f"tokenizer.ggml.pre is {name!r}, a pre-tokenizer that is not known here{guess}",
+        hint=f"Pass a Hugging Face tokenizer with --tokenizer DIR. Known: {', '.join(sorted(PRE_TOKENIZERS))}",
+    )

@@ -53,6 +53,24 @@ def rope_parameters_by_layer_type(checkpoint: Checkpoint) -> dict[str, JsonValue
     return {"full_attention": rope_parameters(checkpoint), "sliding_attention": local}
 
 
+def mla_rope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
+    """`rope_parameters` for MLA: all of the RoPE part rotates, and YaRN has DeepSeek's two magnitude scales.
+
+    The header holds 0.1 x `mscale_all_dim` as the log multiplier (conversion/deepseek.py); every published model has
+    an equal `mscale`.
+    """
+    meta, prefix = checkpoint.metadata, f"{checkpoint.architecture}.rope."
+    found: dict[str, JsonValue] = {
+        "rope_type": "default",
+        "rope_theta": meta.number(prefix + "freq_base", _DEFAULT_THETA),
+    }
+    found.update(_scaling(checkpoint))
+    if prefix + "scaling.yarn_log_multiplier" in meta:
+        scale = round(meta.number(prefix + "scaling.yarn_log_multiplier") * 10, 6)
+        found.update({"mscale": scale, "mscale_all_dim": scale})
+    return found
+
+
 def rope_factors(checkpoint: Checkpoint) -> npt.NDArray[np.float32]:
     """The values of `rope_freqs.weight`, shape (rotary dimensions / 2,)."""
     tensor = checkpoint.tensors[_FREQS]

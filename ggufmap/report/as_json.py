@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggufmap.mapping.plan import Assignment, ParameterUse, Plan
+from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan
 
 SCHEMA = 1
 
@@ -43,7 +43,7 @@ def summary(plan: Plan) -> dict[str, int | None]:
     """Counts; the parameter counts are null when the plan was not traced."""
     bad = {x.tensor for x in plan.unmapped} | {x.tensor for x in plan.mismatched}
     placed = [(name, a.role.value) for a in plan.assignments for name in a.tensors if name not in bad]
-    parameters = None if plan.trace is None else plan.trace.parameters.values()
+    parameters = None if plan.trace is None else [p for model in _models(plan) for p in model.parameters.values()]
     return {
         "tensors": len(plan.model.tensors),
         "mapped": sum(role == "target" for _, role in placed),
@@ -66,7 +66,8 @@ def assignments(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _assigned(plan: Plan, assignment: Assignment, name: str) -> dict[str, Any]:
-    uses = {} if plan.trace is None else plan.trace.uses
+    model = None if plan.trace is None else plan.trace.model(assignment.role)
+    uses = {} if model is None else model.uses
     parameters = [_use(use) for target in assignment.checkpoint for use in uses.get(target, ())]
     checkpoint = list(assignment.checkpoint)
     return _entry(plan, name, assignment.role.value, str(assignment.transform), "dense", checkpoint, parameters, None)
@@ -100,13 +101,19 @@ def _use(use: ParameterUse) -> dict[str, Any]:
     return {"name": use.name, "shard": use.shard, "experts": use.expert}
 
 
+def _models(plan: Plan) -> list[ModelTrace]:
+    return [] if plan.trace is None else [m for m in (plan.trace.target, plan.trace.draft) if m is not None]
+
+
 def _target(plan: Plan) -> dict[str, Any]:
     trace = plan.trace
     return {
         "vllm": None if trace is None else trace.vllm,
         "device": None if trace is None else trace.device,
         "tensor_parallel": 1 if trace is None else trace.tensor_parallel,
-        "model_class": plan.model_class,
-        "draft_class": None,
+        "model_class": plan.model_class if trace is None else trace.target.model_class,
+        "draft_class": None if trace is None or trace.draft is None else trace.draft.model_class,
+        "draft_flags": {} if trace is None else dict(trace.draft_flags),
+        "deferred": {} if trace is None or trace.draft is None else dict(trace.draft.deferred),
         "traced": trace is not None,
     }

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ggufmap.mapping.plan import Plan
+from ggufmap.mapping.plan import ModelTrace, Plan
 from ggufmap.report.as_json import assignments, summary
 from ggufmap.report.patterns import counted, pattern, size
 
@@ -30,12 +30,10 @@ def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Map
     console.print(Text("  " + "   ".join(f"{key} {counts[key]}" for key in keys)))
     _problems(console, plan)
     _phantoms(console, plan)
-    for skipped in plan.skipped:
-        console.print(_line("skipped", f"{skipped.tensor}  {skipped.reason}"))
     _config(console, config_source, assumed)
     for warning in plan.warnings:
         console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
-    _verdict(console, plan, counts)
+    _verdict(console, plan)
 
 
 def printable(text: str) -> str:
@@ -46,23 +44,25 @@ def printable(text: str) -> str:
 def _head(console: Console, plan: Plan) -> None:
     model = plan.model
     splits = f"{model.splits} splits - " if model.splits > 1 else ""
-    blocks = f"{model.blocks - model.draft_blocks} blocks"
+    draft = f" + {model.draft_blocks} draft" if model.draft_blocks else ""
+    blocks = f"{model.blocks - model.draft_blocks} blocks{draft}"
     facts = f"{model.architecture} - {splits}{size(model.nbytes)} - {len(model.tensors)} tensors - {blocks}"
     console.print(Text(f"{printable(model.name)} - {printable(facts)}", style="bold"))
     if plan.trace is None:
         console.print(Text(f"{plan.model_class} (not traced: by the rows alone)"))
     else:
         trace = plan.trace
-        console.print(Text(f"vLLM {trace.vllm} on {trace.device}: {trace.model_class} (traced)"))
+        draft = "" if trace.draft is None else f", draft {trace.draft.class_name}"
+        console.print(Text(f"vLLM {trace.vllm} on {trace.device}: {trace.target.class_name}{draft} (traced)"))
     console.print()
 
 
 def _groups(plan: Plan) -> Table:
-    """Assigned tensors, one row per name pattern."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for entry in assignments(plan):
+    """Assigned tensors, one row per name pattern; the draft's after the target's."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for entry in sorted(assignments(plan), key=lambda entry: entry["role"] == "draft"):
         if entry["role"] != "skipped":
-            groups.setdefault(pattern(entry["tensor"]), []).append(entry)
+            groups.setdefault((entry["role"], pattern(entry["tensor"])), []).append(entry)
     traced = plan.trace is not None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("tensors", overflow="fold")
@@ -71,14 +71,14 @@ def _groups(plan: Plan) -> Table:
     table.add_column("vLLM parameter" if traced else "checkpoint tensor", overflow="fold")
     table.add_column("transform")
     table.add_column("storage")
-    for name, entries in groups.items():
+    for (role, name), entries in groups.items():
         targets = dict.fromkeys(target for entry in entries for target in _targets(entry, traced))
         transforms = counted(entry["transform"] for entry in entries)
         cells = (
             name,
             str(len(entries)),
             counted(entry["ggml_type"] for entry in entries),
-            ", ".join(targets) or "-",
+            ("draft: " if role == "draft" else "") + (", ".join(targets) or "-"),
             "" if transforms == "copy" else transforms,
             counted(entry["storage"] for entry in entries),
         )
@@ -108,12 +108,16 @@ def _problems(console: Console, plan: Plan) -> None:
 
 
 def _phantoms(console: Console, plan: Plan) -> None:
-    """Phantoms by reason; the pattern and the count tell the rest."""
-    groups: dict[str, list[str]] = {}
-    for phantom in plan.phantom:
-        groups.setdefault(pattern(phantom.reason), []).append(pattern(phantom.tensor))
-    for reason, names in groups.items():
-        console.print(_line("phantom", f"{len(names)} x {', '.join(dict.fromkeys(names))}  {reason}"))
+    """Skipped tensors and phantoms by reason; the pattern and the count tell the rest."""
+    found = [("skipped", x.reason, x.tensor) for x in plan.skipped]
+    found += [("phantom", x.reason, x.tensor) for x in plan.phantom]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for kind, reason, tensor in found:
+        groups.setdefault((kind, pattern(reason)), []).append(tensor)
+    for (kind, reason), names in groups.items():
+        stored = sum(plan.model.tensors[name].nbytes for name in names if name in plan.model.tensors)
+        shown = ", ".join(dict.fromkeys(map(pattern, names)))
+        console.print(_line(kind, f"{len(names)} x {shown}  {reason}" + (f", {size(stored)}" if stored else "")))
 
 
 def _config(console: Console, source: str, assumed: Mapping[str, Any]) -> None:
@@ -123,18 +127,25 @@ def _config(console: Console, source: str, assumed: Mapping[str, Any]) -> None:
         console.print(_line("assumed", f"{values}  (not in the header; the family's values)"))
 
 
-def _verdict(console: Console, plan: Plan, counts: Mapping[str, int | None]) -> None:
+def _complete(model: ModelTrace) -> str:
+    return f"{sum(p.complete for p in model.parameters.values())} of {len(model.parameters)}"
+
+
+def _verdict(console: Console, plan: Plan) -> None:
     console.print()
     if not plan.ok:
         number = len(plan.unmapped) + len(plan.missing) + len(plan.mismatched)
         console.print(Text(f"not ok: {number} problems; this file is not served", style="bold red"))
         return
-    proof = (
-        "every tensor has its place by the rows"
-        if plan.trace is None
-        else f"{counts['parameters_complete']} of {counts['parameters']} parameters are filled, every element once"
-    )
+    proof = "every tensor has its place by the rows"
+    if plan.trace is not None:
+        filled = [f"{_complete(plan.trace.target)} target"]
+        filled += [] if plan.trace.draft is None else [f"{_complete(plan.trace.draft)} draft"]
+        proof = f"{' and '.join(filled)} parameters are filled, every element once"
     console.print(Text(f"ok: {proof}", style="bold green"))
+    if plan.trace is not None and plan.trace.draft is not None and plan.trace.draft.deferred:
+        saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
+        console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))
     console.print(Text(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}"))
 
 

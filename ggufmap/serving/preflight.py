@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ggufmap.archs import Architecture, find_architecture
+from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint, open_checkpoint
 from ggufmap.mapping import Plan, join_trace, resolve
 from ggufmap.mapping.plan import Warned
@@ -41,8 +42,23 @@ def preflight(model: Path, *, hf_config: Path | None = None, offline: bool = Fal
             warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
             offline = True
         if not offline:
-            plan = join_trace(plan, trace(plan, config.values))
+            flags = {row.key: row.value for row in architecture.draft_flags}
+            plan = join_trace(plan, trace(plan, config.values, flags))
+            warnings += _lost_flags(plan, config)
         return Preflight(checkpoint, architecture, config, replace(plan, warnings=(*plan.warnings, *warnings)))
     except BaseException:
         checkpoint.close()
         raise
+
+
+def lost_flags(plan: Plan, config: ModelConfig) -> dict[str, JsonValue]:
+    """Draft flags that the written config has and that vLLM's hf_config_override did not carry to the draft."""
+    found = {} if plan.trace is None else plan.trace.draft_flags
+    return {key: config.text[key] for key, value in found.items() if value != config.text.get(key)}
+
+
+def _lost_flags(plan: Plan, config: ModelConfig) -> list[Warned]:
+    return [
+        Warned("W113", f"this vLLM loses {key}={value!r} on the way to the draft's config; serve passes it explicitly")
+        for key, value in lost_flags(plan, config).items()
+    ]

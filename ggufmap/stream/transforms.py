@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ggufmap.errors import MappingError
 from ggufmap.mapping.transforms import Transform
 
 
@@ -29,10 +30,40 @@ def _add(tensors: Sequence[torch.Tensor], amount: int) -> list[torch.Tensor]:
     return [tensors[0].float() + amount]
 
 
+def _experts(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A stack cut on its outermost axis, in file order."""
+    return list(tensors[0].unbind(0))
+
+
+def _mla_kv_b(tensors: Sequence[torch.Tensor], heads: int) -> list[torch.Tensor]:
+    """The two halves that llama.cpp keeps for absorbed attention, back in one projection (conversion/deepseek.py)."""
+    k_b, v_b = (tensor.reshape(heads, -1, tensor.shape[-1]) for tensor in tensors)
+    joined = torch.cat((k_b.transpose(1, 2), v_b.to(k_b.dtype)), dim=1)
+    return [joined.reshape(-1, joined.shape[-1])]
+
+
+def _conv_channels(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A depthwise convolution, which the converter stores without (or with other) axes of size one."""
+    channels, kernel = (size for size in tensors[0].shape if size != 1)
+    return [tensors[0].reshape(channels, 1, kernel)]
+
+
+def _a_log(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The converter stores -exp(A_log); a value of 0 or more cannot come from it."""
+    stored = tensors[0].float()
+    if not bool((stored < 0).all()):
+        raise MappingError(f"a decay (stored as -exp(A_log)) has the value {float(stored.max())}; below 0 expected")
+    return [torch.log(-stored)]
+
+
 APPLY: dict[str, Callable[[Sequence[torch.Tensor], int], list[torch.Tensor]]] = {
     "copy": _copy,
     "rope_rows": _rope_rows,
+    "a_log": _a_log,
     "add": _add,
+    "conv_channels": _conv_channels,
+    "experts": _experts,
+    "mla_kv_b": _mla_kv_b,
 }
 
 

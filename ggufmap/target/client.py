@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ggufmap.archs.base import JsonValue
 from ggufmap.errors import MissingDependencyError
-from ggufmap.mapping.plan import Parameter, ParameterUse, Plan, TraceResult
+from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, Plan, Role, TraceResult
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
@@ -31,8 +31,10 @@ def vllm_available() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-def trace(plan: Plan, config: Mapping[str, JsonValue]) -> TraceResult:
-    """Trace the plan's checkpoint tensors through the vLLM class that `config` names, in a process of its own.
+def trace(plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str] = ()) -> TraceResult:
+    """Trace the plan's checkpoint tensors through the vLLM classes that `config` names, in a process of its own.
+
+    `draft_flags` are config keys whose arrival on the draft's config is checked.
 
     Raises MissingDependencyError when vLLM is absent or cannot build the model, with its last words.
     """
@@ -41,10 +43,19 @@ def trace(plan: Plan, config: Mapping[str, JsonValue]) -> TraceResult:
             "vLLM is not installed in this environment",
             hint="pip install 'ggufmap[cpu]' (or [gpu]); --offline checks the names by the rows alone.",
         )
-    names = [(name, shape) for a in plan.assignments for name, shape in zip(a.checkpoint, a.shapes, strict=True)]
+    names: dict[Role, list[tuple[str, tuple[int, ...]]]] = {role: [] for role in Role}
+    for assignment in plan.assignments:
+        names[assignment.role] += zip(assignment.checkpoint, assignment.shapes, strict=True)
     with tempfile.TemporaryDirectory(prefix="ggufmap-trace-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
-        answer = _ask({"model_dir": folder, "names": names})
+        answer = _ask(
+            {
+                "model_dir": folder,
+                "target": names[Role.TARGET],
+                "draft": names[Role.DRAFT],
+                "draft_flags": list(draft_flags),
+            }
+        )
     return _result(answer)
 
 
@@ -72,9 +83,19 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(answer: dict[str, Any]) -> TraceResult:
+    draft = answer.pop("draft")
+    return TraceResult(
+        target=_model(answer.pop("target")),
+        draft=None if draft is None else _model(draft),
+        draft_names=frozenset(answer.pop("draft_names")),
+        **answer,
+    )
+
+
+def _model(answer: dict[str, Any]) -> ModelTrace:
     parameters = {
         name: Parameter(tuple(p["shape"]), p["dtype"], p["written"], p["problem"])
         for name, p in answer.pop("parameters").items()
     }
     uses = {name: tuple(ParameterUse(**use) for use in found) for name, found in answer.pop("uses").items()}
-    return TraceResult(parameters=parameters, uses=uses, **answer)
+    return ModelTrace(parameters=parameters, uses=uses, **answer)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -31,3 +34,61 @@ def set_weight_loader(parameter: Any, loader: Any) -> None:
         parameter.weight_loader = loader
     except AttributeError:
         parameter._weight_loader = loader
+
+
+def spec_layer_function() -> Callable[[Any, str], int | None]:
+    """vLLM's own get_spec_layer_idx_from_weight_name(config, name): the draft layer of a checkpoint name, or None."""
+    for module in ("vllm.model_executor.models.utils", "vllm.model_executor.models.deepseek_v2"):
+        function = getattr(importlib.import_module(module), "get_spec_layer_idx_from_weight_name", None)
+        if function is not None:
+            found: Callable[[Any, str], int | None] = function
+            return found
+    return spec_layer_fallback
+
+
+def spec_layer_fallback(config: Any, name: str) -> int | None:
+    """Our equal of vLLM's function (0.32.0 model_executor/models/utils.py), for when vLLM is absent."""
+    first = config.num_hidden_layers
+    for layer in range(first, first + (getattr(config, "num_nextn_predict_layers", 0) or 0)):
+        if re.match(rf"(model\.(language_model\.)?)?layers\.{layer}\.", name):
+            return layer
+    return None
+
+
+def allow_sparse_attention_on_cpu() -> None:
+    """The CPU platform has no sparse attention; names and shapes do not depend on the backend, so any will do.
+
+    For the trace's own process only: the patches are never undone.
+    """
+    from vllm.model_executor.layers.attention import mla_attention
+    from vllm.platforms.cpu import CpuPlatform
+
+    select = CpuPlatform.get_attn_backend_cls.__func__
+
+    def dense(cls: Any, selected: Any, attn_selector_config: Any, **kwargs: Any) -> Any:
+        return select(cls, selected, attn_selector_config._replace(use_sparse=False), **kwargs)
+
+    CpuPlatform.get_attn_backend_cls = classmethod(dense)
+    get_backend = mla_attention.get_attn_backend
+
+    def tolerant_backend(*args: Any, **kwargs: Any) -> Any:
+        backend = get_backend(*args, **kwargs)
+        impl = backend.get_impl_cls()
+        return type(backend.__name__, (backend,), {"get_impl_cls": staticmethod(lambda: _tolerant(impl))})
+
+    mla_attention.get_attn_backend = tolerant_backend
+
+
+def _tolerant(impl: Any) -> Callable[..., Any]:
+    """`impl` without the keyword arguments that only sparse implementations know."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return impl(*args, **kwargs)
+            except TypeError as e:
+                unknown = re.search(r"unexpected keyword argument '(\w+)'", str(e))
+                if unknown is None or kwargs.pop(unknown[1], None) is None:
+                    raise
+
+    return make

@@ -7,56 +7,100 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ggufmap.mapping.plan import Parameter, ParameterUse, TraceResult
+from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, TraceResult
 from ggufmap.target import compat
+from ggufmap.target.defer import deferral_for, deferring
 from ggufmap.target.ledger import Ledger
 
 _RESTARTS = 64
 _Names = Sequence[tuple[str, tuple[int, ...]]]
 
 
-def trace_model(model_dir: Path, names: _Names) -> TraceResult:
-    """Trace checkpoint tensors (name, shape) through the vLLM model that `model_dir`/config.json describes.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to trace: a folder with config.json, the checkpoint tensors per role, and flags to look for."""
 
-    Raises whatever vLLM raises when it cannot build the model.
+    model_dir: Path
+    target: _Names
+    draft: _Names
+    draft_flags: Sequence[str]
+
+
+def trace_models(request: Request) -> TraceResult:
+    """Trace the target's and the draft's checkpoint tensors through the vLLM models that config.json describes.
+
+    Raises whatever vLLM raises when it cannot build a model.
     """
-    model = build_on_meta(model_dir)
-    return trace_names(model, names)
-
-
-def build_on_meta(model_dir: Path) -> nn.Module:
-    """The vLLM model for `model_dir` with every parameter on the meta device (no memory, no weights)."""
     from vllm.config import set_current_vllm_config
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader.utils import initialize_model
-    from vllm.utils.torch_utils import set_default_torch_dtype
 
-    args = EngineArgs(
+    config = _engine_config(request.model_dir, draft_blocks=bool(request.draft))
+    compat.allow_sparse_attention_on_cpu()
+    draft = None
+    flags: dict[str, Any] = {}
+    with set_current_vllm_config(config):
+        _one_rank_world()
+        target = trace_names(_build(config, config.model_config), request.target)
+        if request.draft:
+            draft_config = config.speculative_config.draft_model_config
+            flags = {flag: getattr(draft_config.hf_config, flag, None) for flag in request.draft_flags}
+            with deferring(deferral_for([name for name, _ in request.draft])) as deferred:
+                model = _build(config, draft_config, prefix="draft")
+            draft = trace_names(model, request.draft, deferred.detach(model))
+    spec_layer = compat.spec_layer_function()
+    names = [name for name, _ in (*request.target, *request.draft)]
+    text_config = config.model_config.hf_text_config
+    return TraceResult(
+        vllm=compat.vllm_version(),
+        device=compat.device_name(),
+        target=target,
+        draft=draft,
+        draft_names=frozenset(name for name in names if spec_layer(text_config, name) is not None),
+        draft_flags=flags,
+    )
+
+
+def _engine_config(model_dir: Path, draft_blocks: bool) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+
+    return EngineArgs(
         model=str(model_dir),
         skip_tokenizer_init=True,
         load_format="dummy",
         enforce_eager=True,
         dtype="bfloat16",
-    )
-    config = args.create_engine_config()
-    with set_current_vllm_config(config), tempfile.TemporaryDirectory() as scratch:
+        speculative_config={"method": "mtp", "num_speculative_tokens": 1} if draft_blocks else None,
+    ).create_engine_config()
+
+
+def _one_rank_world() -> None:
+    """vLLM's layers ask for process groups even when there is one process."""
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+
+    with tempfile.TemporaryDirectory() as scratch:
         rendezvous = (Path(scratch) / "rendezvous").as_uri()
         init_distributed_environment(1, 0, rendezvous, local_rank=0, backend="gloo")
         initialize_model_parallel(1, 1)
-        with set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
-            model: nn.Module = initialize_model(vllm_config=config)
+
+
+def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
+    """A vLLM model with every parameter on the meta device (no memory, no weights)."""
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    with set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
+        model: nn.Module = initialize_model(vllm_config=config, model_config=model_config, prefix=prefix)
     return model
 
 
-def trace_names(model: nn.Module, names: _Names) -> TraceResult:
+def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | None = None) -> ModelTrace:
     """Run `model.load_weights` over meta tensors of the given names and shapes; record every write.
 
     A name that makes load_weights itself fail is set aside with the error, and the run starts over without it.
@@ -73,18 +117,18 @@ def trace_names(model: nn.Module, names: _Names) -> TraceResult:
             except Exception as e:  # any class may fail in any way on a name that it does not know
                 if run.current is None:
                     raise
-                unused[run.current] = f"{type(e).__name__}: {e}"
-    unused.update((name, "no parameter is written") for name, _ in names if name not in run.uses and name not in unused)
+                unused[run.current] = f"{type(e).__name__}: {_first_line(e)}"
+    uses = run.uses
+    unused.update((name, "no parameter is written") for name, _ in names if name not in uses and name not in unused)
     for name in run.refused:
         unused.pop(name, None)
-    return TraceResult(
-        vllm=compat.vllm_version(),
-        device=compat.device_name(),
-        model_class=type(model).__name__,
+    return ModelTrace(
+        model_class=f"{type(model).__module__}.{type(model).__name__}",
         parameters={name: _parameter(run.ledger, name, tensor) for name, tensor in parameters.items()},
-        uses={name: tuple(uses) for name, uses in run.uses.items()},
+        uses={name: tuple(found) for name, found in uses.items()},
         unused=unused,
         refused=run.refused,
+        deferred=dict(deferred or {}),
     )
 
 

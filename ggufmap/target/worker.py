@@ -10,16 +10,22 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Answer one request: {"model_dir": str, "names": [[name, shape], ...]}."""
+    """Answer one request: the fields of `trace.Request`, names as [name, shape] pairs."""
     # Libraries print to stdout as they please: keep the real one for the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = json.load(sys.stdin)
-    from ggufmap.target.trace import trace_model
+    from ggufmap.target.trace import Request, trace_models
 
-    names = [(name, tuple(shape)) for name, shape in request["names"]]
-    result = trace_model(Path(request["model_dir"]), names)
-    json.dump(asdict(result), answer)
+    result = trace_models(
+        Request(
+            model_dir=Path(request["model_dir"]),
+            target=[(name, tuple(shape)) for name, shape in request["target"]],
+            draft=[(name, tuple(shape)) for name, shape in request["draft"]],
+            draft_flags=request["draft_flags"],
+        )
+    )
+    json.dump(asdict(result), answer, default=list)
     answer.close()
     # Skip interpreter shutdown: vLLM's process groups would only warn about not being destroyed.
     sys.stderr.flush()

@@ -1,0 +1,175 @@
+"""Which blocks a file has: the trunk, the draft (nextn) blocks above it, and the kinds that rows are declared for.
+
+`block_count` includes nextn blocks, and `nextn_predict_layers` may promise what the file does not hold: drafts exist
+because their tensors do (`blk.N.nextn.eh_proj.weight`), not because metadata says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ggufmap.archs import Architecture
+from ggufmap.checkpoint import Checkpoint
+from ggufmap.errors import FileError
+from ggufmap.mapping.plan import Warned
+
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_EH_PROJ = re.compile(r"blk\.(\d+)\.nextn\.eh_proj\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The blocks of one checkpoint, and the model class they belong to.
+
+    `full_indexer` are the blocks that run their own sparse-attention indexer, `linear` those with linear attention.
+    """
+
+    checkpoint: Checkpoint
+    architecture: Architecture
+    trunk: range
+    draft: range
+    leading_dense: int
+    full_indexer: frozenset[int]
+    linear: frozenset[int]
+    model_type: str
+    model_class: str
+    warnings: tuple[Warned, ...] = ()
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """An integer of the header, by its key without the architecture prefix."""
+        return self.checkpoint.metadata.integer(f"{self.checkpoint.architecture}.{key}", default)
+
+    def has(self, key: str) -> bool:
+        """Whether the header has the key (without the architecture prefix)."""
+        return f"{self.checkpoint.architecture}.{key}" in self.checkpoint.metadata
+
+    def blocks(self, kinds: tuple[str, ...]) -> list[int]:
+        """The blocks that are of all the given kinds, in order."""
+        everything = [*self.trunk, *self.draft]
+        return [bid for bid in everything if all(self._is(kind, bid) for kind in kinds)]
+
+    def _is(self, kind: str, bid: int) -> bool:
+        if kind.startswith("has:"):
+            return self.has(kind.removeprefix("has:"))
+        if kind.startswith("lacks:"):
+            return not self.has(kind.removeprefix("lacks:"))
+        return KINDS[kind](self, bid)
+
+
+KINDS: dict[str, Callable[[Layout, int], bool]] = {
+    "trunk": lambda layout, bid: bid in layout.trunk,
+    "draft": lambda layout, bid: bid in layout.draft,
+    "dense": lambda layout, bid: bid < layout.leading_dense,
+    "moe": lambda layout, bid: bid >= layout.leading_dense,
+    "full_indexer": lambda layout, bid: bid in layout.full_indexer,
+    "shared_indexer": lambda layout, bid: bid not in layout.full_indexer,
+    "linear_attention": lambda layout, bid: bid in layout.linear,
+    "softmax_attention": lambda layout, bid: bid not in layout.linear,
+}
+"""Kinds of block by name; `has:KEY` and `lacks:KEY` hold when the header has the key or not."""
+
+
+VARIANTS: dict[str, Callable[[Checkpoint], bool]] = {
+    "glm_tokenizer": lambda c: c.metadata.string("tokenizer.ggml.pre", "") in ("glm4", "chatglm-bpe"),
+    "no_router_bias": lambda c: not any(name.endswith("exp_probs_b.bias") for name in c.tensors),
+}
+"""Tests that tell model classes apart which share an architecture string."""
+
+
+def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
+    """Find trunk and draft blocks of `checkpoint` from its tensors, checked against the header.
+
+    Raises FileError when the block count is absurd or the draft blocks are not the topmost ones.
+    """
+    declared = block_count(checkpoint)
+    nextn = checkpoint.metadata.integer(f"{checkpoint.architecture}.nextn_predict_layers", 0)
+    found = sorted(int(m[1]) for name in checkpoint.tensors if (m := _EH_PROJ.fullmatch(name)))
+    warnings: list[Warned] = []
+    if found:
+        if found != list(range(found[0], found[-1] + 1)) or found[-1] + 1 < declared:
+            raise FileError(f"{checkpoint.path}: draft blocks {found} are not the last of {declared} blocks")
+        trunk, draft = range(found[0]), range(found[0], found[-1] + 1)
+        if nextn != len(draft):
+            warnings.append(Warned("W106", f"nextn_predict_layers is {nextn}, the file has {len(draft)} draft blocks"))
+    else:
+        trunk = range(_trunk_without_draft(checkpoint, declared, nextn))
+        draft = range(0)
+        if nextn:
+            warnings.append(
+                Warned("W107", f"phantom MTP: nextn_predict_layers is {nextn}, the file has no draft tensors; no draft")
+            )
+    variant = next((v for v in architecture.variants if VARIANTS[v.when](checkpoint)), architecture)
+    return Layout(
+        checkpoint,
+        architecture,
+        trunk,
+        draft,
+        leading_dense=_leading_dense(checkpoint, len(trunk) + len(draft)),
+        full_indexer=_full_indexer(checkpoint, architecture, trunk, draft),
+        linear=_linear(checkpoint),
+        model_type=variant.model_type,
+        model_class=variant.model_class,
+        warnings=tuple(warnings),
+    )
+
+
+def block_count(checkpoint: Checkpoint) -> int:
+    """`block_count` of the header. Raises FileError when the file has fewer tensors than that many blocks need."""
+    blocks = checkpoint.metadata.integer(f"{checkpoint.architecture}.block_count")
+    # A draft-only file declares the trunk's blocks too; no block is without tensors in anything llama.cpp writes.
+    if not 0 < blocks <= max(len(checkpoint.tensors), _highest_block(checkpoint) + 1):
+        raise FileError(
+            f"{checkpoint.path}: {checkpoint.architecture}.block_count is {blocks}, "
+            f"the file has {len(checkpoint.tensors)} tensors"
+        )
+    return blocks
+
+
+def block_of(name: str) -> int | None:
+    """The block index in a tensor name, or None."""
+    match = _BLOCK.match(name)
+    return int(match[1]) if match else None
+
+
+def _highest_block(checkpoint: Checkpoint) -> int:
+    return max((bid for name in checkpoint.tensors if (bid := block_of(name)) is not None), default=-1)
+
+
+def _trunk_without_draft(checkpoint: Checkpoint, declared: int, nextn: int) -> int:
+    """Trunk size when no draft tensors exist: `block_count` may or may not count the promised blocks."""
+    counted = declared - nextn
+    return counted if nextn and 0 < counted == _highest_block(checkpoint) + 1 else declared
+
+
+def _leading_dense(checkpoint: Checkpoint, blocks: int) -> int:
+    meta, arch = checkpoint.metadata, checkpoint.architecture
+    if not meta.integer(f"{arch}.expert_count", 0):
+        return blocks
+    return meta.integer(f"{arch}.leading_dense_block_count", 0)
+
+
+def _linear(checkpoint: Checkpoint) -> frozenset[int]:
+    """Blocks without key-value heads in the header's per-block list."""
+    key = f"{checkpoint.architecture}.attention.head_count_kv"
+    if not checkpoint.metadata.is_array(key):
+        return frozenset()
+    return frozenset(bid for bid, heads in enumerate(checkpoint.metadata.integer_list(key)) if heads == 0)
+
+
+def _full_indexer(checkpoint: Checkpoint, architecture: Architecture, trunk: range, draft: range) -> frozenset[int]:
+    """Blocks with an indexer of their own: the header's types, else the family's schedule, else all; drafts always."""
+    key = f"{checkpoint.architecture}.attention.indexer.types"
+    sharing = architecture.indexer_sharing
+    context = checkpoint.metadata.integer(f"{checkpoint.architecture}.context_length", 0)
+    if checkpoint.metadata.is_array(key):
+        types = [bool(x) for x in checkpoint.metadata.numbers(key)]
+        if len(types) < len(trunk):
+            raise FileError(f"{checkpoint.path}: {key} has {len(types)} values for {len(trunk)} blocks")
+        full = [bid for bid in trunk if types[bid]]
+    elif sharing is not None and context >= sharing.context:
+        full = [bid for bid in trunk if max(bid - sharing.offset, 0) % sharing.period == 0]
+    else:
+        full = list(trunk)
+    return frozenset([*full, *draft])
