@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -128,12 +129,13 @@ class Metadata(Mapping[str, Value]):
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A float, or an integer as a float; F32 values keep their shortest decimal form (1e-6, not 9.99e-7)."""
+        """A finite float, or an integer as one; F32 values keep their shortest decimal form (1e-6, not 9.99e-7)."""
         value = self._scalar(key, "a number", _NUMBERS, default)
         stored = self._values.get(key)
-        if stored is not None and stored.type is ValueType.F32:
-            return float(str(np.float32(value)))
-        return float(value)
+        number = float(str(np.float32(value))) if stored and stored.type is ValueType.F32 else float(value)
+        if not math.isfinite(number):
+            raise MetadataError(f"{self.file}: metadata key {key} should be a finite number, found {number}")
+        return number
 
     def boolean(self, key: str, default: bool | None = None) -> bool:
         """A bool."""

@@ -12,6 +12,7 @@ def audit(
     model: options.Model,
     hf_config: options.HfConfig = None,
     offline: options.Offline = False,
+    device: options.Device = "",
     as_json: options.Json = False,
 ) -> None:
     """Check that every tensor of MODEL has its place in vLLM, and every vLLM parameter its tensors.
@@ -27,7 +28,7 @@ def audit(
 
     if not offline and vllm_available():
         note("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...", "dim")
-    found = preflight(model, hf_config=hf_config, offline=offline)
+    found = preflight(model, hf_config=hf_config, offline=offline, device=device)
     with found.checkpoint:
         config = found.config
         if as_json:

@@ -19,4 +19,12 @@ Tokenizer = Annotated[
     typer.Option("--tokenizer", metavar="DIR", help="Take the tokenizer from here instead of the file's own."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Do not ask vLLM: check by the rows alone.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="sm_XY|cpu",
+        help="Trace the classes that vLLM uses on this GPU (sm_90, sm_100, sm_120); none is needed.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

@@ -6,6 +6,7 @@ and `ggufmap.json`, the manifest that names the GGUF file for the loader.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -48,7 +49,8 @@ def build_model_dir(
     gguf = checkpoint.path.resolve()
     if output is not None:
         return _write_to(output, checkpoint, config, tokenizer, header_hash)
-    key = _digest(header_hash, str(gguf), json.dumps(dict(config.values), sort_keys=True), str(tokenizer), __version__)
+    values = json.dumps(dict(config.values), sort_keys=True)
+    key = _digest(header_hash, str(gguf), values, _identity(tokenizer), __version__)
     return filled_once(
         cache_root() / "models" / key,
         lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash),
@@ -56,9 +58,21 @@ def build_model_dir(
     )
 
 
+def _identity(tokenizer: Path | None) -> str:
+    """What tells a given tokenizer folder from another, and from itself after a change."""
+    if tokenizer is None:
+        return ""
+    stats = [(tokenizer / name).stat() for name in _tokenizer_files(tokenizer)]
+    return repr([(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats])
+
+
+def _tokenizer_files(folder: Path) -> list[str]:
+    return [name for name in _TOKENIZER_FILES if os.path.isfile(folder / name)]  # noqa: PTH113 - never raises
+
+
 def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str) -> None:
     if tokenizer is None:
-        _link_all(_built_tokenizer(checkpoint, header_hash), folder)
+        _copy_all(_built_tokenizer(checkpoint, header_hash), folder)
     else:
         _copy_tokenizer(tokenizer, folder)
     stops = tuple(stop.id for stop in stop_token_ids(checkpoint.metadata))
@@ -102,21 +116,18 @@ def _built_tokenizer(checkpoint: Checkpoint, header_hash: str) -> Path:
     return filled_once(folder, fill, _intact)
 
 
-def _link_all(source: Path, folder: Path) -> None:
-    for name in _TOKENIZER_FILES:
-        if (source / name).is_file():
-            try:
-                os.link(source / name, folder / name)
-            except OSError:  # another file system
-                shutil.copyfile(source / name, folder / name)
+def _copy_all(source: Path, folder: Path) -> None:
+    for name in _tokenizer_files(source):
+        shutil.copyfile(source / name, folder / name)
 
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:
-    found = [name for name in _TOKENIZER_FILES if (source / name).is_file()]
-    if "tokenizer.json" not in found and "tokenizer.model" not in found and "vocab.json" not in found:
+    if not {"tokenizer.json", "tokenizer.model", "vocab.json"}.intersection(_tokenizer_files(source)):
         raise UsageError(f"{source}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
-    for name in found:
-        shutil.copyfile(source / name, folder / name)
+    try:
+        _copy_all(source, folder)
+    except OSError as e:
+        raise UsageError(f"{e.filename}: cannot be copied: {e.strerror}") from e
 
 
 def _write_to(
@@ -126,11 +137,13 @@ def _write_to(
         raise UsageError(f"{output}: is a file; a folder is needed")
     if output.is_dir() and any(output.iterdir()):
         raise UsageError(f"{output}: is not empty", hint="Name a new folder.")
-    return filled_once(output, lambda f: _fill(f, checkpoint, config, tokenizer, header_hash), lambda _: False)
+    fill = functools.partial(_fill, checkpoint=checkpoint, config=config, tokenizer=tokenizer, header_hash=header_hash)
+    return filled_once(output, fill, lambda _: False, hint="Name another folder.")
 
 
 def _dump(file: Path, values: Mapping[str, JsonValue] | Mapping[str, object]) -> None:
-    file.write_text(json.dumps(dict(values), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    # Plain ASCII: paths and foreign configs may hold what UTF-8 cannot.
+    file.write_text(json.dumps(dict(values), indent=1) + "\n", encoding="ascii")
 
 
 def _digest(*parts: str) -> str:

@@ -19,11 +19,16 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggufmap"
 
 
-def filled_once(folder: Path, fill: Callable[[Path], None], valid: Callable[[Path], bool]) -> Path:
+_HINT = "Set GGUFMAP_CACHE to a folder with free space that you may write to."
+
+
+def filled_once(
+    folder: Path, fill: Callable[[Path], None], valid: Callable[[Path], bool], *, hint: str = _HINT
+) -> Path:
     """`folder`, filled by `fill` unless it is there and `valid`.
 
     The files are written to a temporary sibling that takes the name when complete, so neither a crash nor a second
-    process ever shows a half-written folder. Raises UsageError when the cache cannot be written.
+    process ever shows a half-written folder. Raises UsageError, with `hint`, when the folder cannot be written.
     """
     if valid(folder):
         return folder
@@ -31,12 +36,12 @@ def filled_once(folder: Path, fill: Callable[[Path], None], valid: Callable[[Pat
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as e:
-        raise _unwritable(folder, e) from e
+        raise _unwritable(folder, e, hint) from e
     try:
         fill(scratch)
         _publish(scratch, folder, valid)
     except OSError as e:
-        raise _unwritable(folder, e) from e
+        raise _unwritable(folder, e, hint) from e
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
@@ -56,8 +61,5 @@ def _publish(scratch: Path, folder: Path, valid: Callable[[Path], bool]) -> None
     shutil.rmtree(stale, ignore_errors=True)
 
 
-def _unwritable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"{error.filename or folder}: the cache cannot be written: {error.strerror or error}",
-        hint="Set GGUFMAP_CACHE to a folder with free space that you may write to.",
-    )
+def _unwritable(folder: Path, error: OSError, hint: str) -> UsageError:
+    return UsageError(f"{error.filename or folder}: cannot be written: {error.strerror or error}", hint=hint)

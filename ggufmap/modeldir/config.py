@@ -6,24 +6,21 @@ from the architecture's rows and is listed as assumed; where a given config cont
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ggufmap.archs.base import Architecture, ConfigRow, JsonValue, Source
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import FileError, UsageError
+from ggufmap.errors import GgufmapError
 from ggufmap.mapping.layout import Layout, layout
 from ggufmap.mapping.plan import Warned
 from ggufmap.modeldir.derive import DERIVED
-from ggufmap.modeldir.rope import matches_llama3, rope_factors
+from ggufmap.modeldir.given import Given, check_rope, modern_rope, read_given, same
 
-_MAX_CONFIG_BYTES = 16 << 20
 # Keys where the file is the proof and a given config merely an opinion.
 _FILE_WINS = ("tie_word_embeddings", "vocab_size")
-# A dense load has no quantisation, and code of the original repository is not here (never run because of a file).
-_DROPPED = ("quantization_config", "auto_map")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +44,29 @@ def build_config(checkpoint: Checkpoint, architecture: Architecture, hf_config: 
 
     Raises UsageError when `hf_config` has no readable config.json, MetadataError or FileError for the header's faults.
     """
-    own = config_from_header(checkpoint, architecture)
-    if hf_config is not None:
-        return _merge(checkpoint, own, _read(hf_config / "config.json" if hf_config.is_dir() else hf_config))
-    sibling = checkpoint.path.parent / "config.json"
-    if sibling.is_file():
-        return _merge(checkpoint, own, _read(sibling))
-    return own
+    file = _given_file(checkpoint, hf_config)
+    if file is None:
+        return config_from_header(checkpoint, architecture)
+    given = read_given(file)
+    merged = _merge(checkpoint, _own(checkpoint, architecture, given.values), given)
+    return replace(merged, values=_nested(merged.values, architecture))
 
 
 def config_from_header(checkpoint: Checkpoint, architecture: Architecture) -> ModelConfig:
     """config.json from the header and the architecture's rows alone."""
+    own = _own(checkpoint, architecture)
+    return replace(own, values=_nested(own.values, architecture))
+
+
+def _given_file(checkpoint: Checkpoint, hf_config: Path | None) -> Path | None:
+    if hf_config is not None:
+        return hf_config / "config.json" if os.path.isdir(hf_config) else hf_config  # noqa: PTH112 - never raises
+    sibling = checkpoint.path.parent / "config.json"
+    return sibling if sibling.is_file() else None
+
+
+def _own(checkpoint: Checkpoint, architecture: Architecture, given: Collection[str] = ()) -> ModelConfig:
+    """What header and rows say. A key that the header fails to say may be left to a `given` config that has it."""
     blocks = layout(checkpoint, architecture)
     values: dict[str, JsonValue] = {
         "architectures": [blocks.model_class],
@@ -66,16 +75,25 @@ def config_from_header(checkpoint: Checkpoint, architecture: Architecture) -> Mo
     }
     assumed: dict[str, JsonValue] = {"dtype": "bfloat16"}
     for row in (*architecture.config, *(architecture.draft_flags if blocks.draft else ())):
-        value, guessed = _evaluate(row, blocks)
+        try:
+            value, guessed = _evaluate(row, blocks)
+        except GgufmapError:
+            if not _said(row.key, given):
+                raise
+            continue
         if value is None and row.source is not Source.ASSUMED and not row.nullable:
             continue
         values[row.key] = value
         if guessed:
             assumed[row.key] = value
-    return ModelConfig(_nested(values, architecture), assumed, "header")
+    return ModelConfig(values, assumed, "header")
 
 
-def _nested(values: dict[str, JsonValue], architecture: Architecture) -> dict[str, JsonValue]:
+def _said(key: str, given: Collection[str]) -> bool:
+    return key not in _FILE_WINS and (key in given or (key == "rope_parameters" and "rope_scaling" in given))
+
+
+def _nested(values: Mapping[str, JsonValue], architecture: Architecture) -> Mapping[str, JsonValue]:
     """With the text model's keys under `text_config`, for config classes that look for them there."""
     if architecture.text_model_type is None:
         return values
@@ -103,78 +121,29 @@ def _evaluate(row: ConfigRow, blocks: Layout) -> tuple[JsonValue, bool]:
         if row.fallback is None and not (row.optional or row.nullable):
             checkpoint.metadata.number(key)  # raises, naming the key
         return row.fallback, row.fallback is not None
-    number = checkpoint.metadata.number(key)
-    return (int(number) if _is_integer(checkpoint, key) else number), False
+    read = checkpoint.metadata.integer if _is_integer(checkpoint, key) else checkpoint.metadata.number
+    return read(key), False
 
 
 def _is_integer(checkpoint: Checkpoint, key: str) -> bool:
     return not checkpoint.metadata[key].type.name.startswith("F")
 
 
-def _read(file: Path) -> tuple[Path, dict[str, JsonValue]]:
-    try:
-        if file.stat().st_size > _MAX_CONFIG_BYTES:
-            raise UsageError(f"{file}: larger than {_MAX_CONFIG_BYTES} bytes")
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise UsageError(f"{file}: cannot be read: {e.strerror}", hint="Give a folder with a config.json.") from e
-    except (ValueError, RecursionError) as e:
-        raise UsageError(f"{file}: not valid JSON: {e}") from e
-    if not isinstance(values, dict):
-        raise UsageError(f"{file}: a JSON object is expected, found {type(values).__name__}")
-    return file, values
-
-
-def _merge(checkpoint: Checkpoint, own: ModelConfig, given: tuple[Path, dict[str, JsonValue]]) -> ModelConfig:
+def _merge(checkpoint: Checkpoint, own: ModelConfig, given: Given) -> ModelConfig:
     """The given config, checked against the file's own; keys it lacks come from the header."""
-    file, values = given
-    warnings: list[Warned] = []
-    text = values.get("text_config")
-    if isinstance(text, dict):
-        warnings.append(Warned("W101", f"{file}: has a text_config; only the text part is used, images are off"))
-        values = {
-            **text,
-            "architectures": own.values["architectures"],
-            "model_type": own.values["model_type"],
-        }
-    for key in _DROPPED:
-        if key in values:
-            values = {k: v for k, v in values.items() if k != key}
-            warnings.append(Warned("W102", f"{file}: {key} is left out (weights come from the GGUF file)"))
+    warnings = list(given.warnings)
+    values = modern_rope(given.values, own.values.get("rope_parameters"))
     merged = {**own.values, **values}
+    check_rope(checkpoint, merged, given.file)
     for key, mine in own.values.items():
         theirs = merged[key]
-        if key in own.assumed or key in ("architectures", "model_type") or _same(mine, theirs):
+        if key in own.assumed or key == "model_type" or same(mine, theirs):
             continue
         if key in _FILE_WINS:
             merged[key] = mine
         winner = "the file's" if key in _FILE_WINS else "the config's"
-        warnings.append(Warned("W103", f"{key}: {file} says {theirs!r}, the GGUF file {mine!r}; {winner} is used"))
-    assumed = {key: value for key, value in own.assumed.items() if key not in values}
-    _check_rope(checkpoint, merged, file)
-    return ModelConfig(merged, assumed, str(file), tuple(warnings))
-
-
-def _same(mine: JsonValue, theirs: JsonValue) -> bool:
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        return all(_same(value, theirs.get(key)) for key, value in mine.items())
-    if isinstance(mine, float) and isinstance(theirs, (int, float)):
-        return abs(mine - theirs) <= 1e-6 * max(abs(mine), abs(theirs))
-    if isinstance(theirs, list) and not isinstance(mine, list):
-        return mine in theirs  # eos_token_id may be a list
-    return mine == theirs
-
-
-def _check_rope(checkpoint: Checkpoint, values: Mapping[str, JsonValue], file: Path) -> None:
-    """The config's Llama 3 scaling must give the factors that the file stores in `rope_freqs.weight`."""
-    if "rope_freqs.weight" not in checkpoint.tensors:
-        return
-    rope = values.get("rope_parameters") or values.get("rope_scaling")
-    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    scaling = {name: float(str(rope[name])) for name in names if name in rope} if isinstance(rope, dict) else {}
-    theta = rope.get("rope_theta", values.get("rope_theta", 10_000.0)) if isinstance(rope, dict) else 10_000.0
-    if len(scaling) < len(names) or not matches_llama3(rope_factors(checkpoint), float(str(theta)), scaling):
-        raise FileError(
-            f"{file}: its RoPE scaling {rope!r} does not give the factors of rope_freqs.weight in {checkpoint.path}",
-            hint="The config belongs to another model; leave it out, or give the right one with --hf-config DIR.",
+        warnings.append(
+            Warned("W103", f"{key}: {given.file} says {theirs!r}, the GGUF file {mine!r}; {winner} is used")
         )
+    assumed = {key: value for key, value in own.assumed.items() if key not in values}
+    return ModelConfig(merged, assumed, str(given.file), tuple(warnings))

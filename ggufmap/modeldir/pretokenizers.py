@@ -89,6 +89,12 @@ _KIMI = rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_CONTRACTION}?|
 # Groups of three digits counted from the right. llama.cpp leaves the text before a run in the piece of its
 # first group; the look-behind and the last branch keep long runs, and text without digits, linear.
 _DIGITS_FROM_RIGHT = r"(?<=\p{N})\p{N}{3}|\P{N}*+\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))|\P{N}++"
+# llama.cpp splits before each group of three ASCII digits from the right, `(?=(\d{3})+(?!\d))`, which costs the square
+# of a run. The same pieces in one pass: what comes before a run goes with its one or two odd digits.
+_ODD = r"[0-9]{1,2}(?=(?:[0-9]{3})++(?![0-9]))"
+_BESIDE = r"(?:[^0-9]++|[0-9]{1,2}(?![0-9]))"
+_SUPERBPE = rf"(?<![0-9])(?:{_BESIDE}++(?:{_ODD})?|{_ODD})|[0-9]{{3}}(?:(?=[0-9])|{_BESIDE}*+(?:{_ODD})?)"
+
 _AFMOE_SCRIPTS = (
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{8C48}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}"
     r"\x{E40}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}"
@@ -188,7 +194,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "kimi-k2": PreTokenizer((_KIMI,)),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _PLAIN_BLOOM),
     "viking": PreTokenizer((_BLOOM, r"\p{N}")),
-    "superbpe": PreTokenizer((r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))")),
+    "superbpe": PreTokenizer((r"\p{N}+", _SUPERBPE)),
     "chameleon": PreTokenizer(
         (
             r"<sentinel:[0-9]+>",

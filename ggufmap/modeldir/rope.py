@@ -21,6 +21,7 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, _LENGTH: 8192}
 _TOLERANCE = 1e-4
 _LOCAL_THETA = 10_000.0
 _DEFAULT_THETA = 10_000.0
+_MAX_THETA = 1e30
 _FREQS = "rope_freqs.weight"
 
 
@@ -29,10 +30,9 @@ def rope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
 
     Raises FileError when a scaling type lacks its factor or `rope_freqs` fits no known scaling.
     """
-    meta, prefix = checkpoint.metadata, f"{checkpoint.architecture}.rope."
     found: dict[str, JsonValue] = {
         "rope_type": "default",
-        "rope_theta": meta.number(prefix + "freq_base", _DEFAULT_THETA),
+        "rope_theta": _theta(checkpoint, "freq_base", _DEFAULT_THETA),
     }
     found.update(_partial(checkpoint))
     found.update(_scaling(checkpoint))
@@ -45,10 +45,9 @@ def rope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
 
 def rope_parameters_by_layer_type(checkpoint: Checkpoint) -> dict[str, JsonValue]:
     """`rope_parameters` for full and sliding layers; scaling is for the full ones (llama.cpp src/models/gemma3.cpp)."""
-    key = f"{checkpoint.architecture}.rope.freq_base_swa"
     local: dict[str, JsonValue] = {
         "rope_type": "default",
-        "rope_theta": checkpoint.metadata.number(key, _LOCAL_THETA),
+        "rope_theta": _theta(checkpoint, "freq_base_swa", _LOCAL_THETA),
     }
     return {"full_attention": rope_parameters(checkpoint), "sliding_attention": local}
 
@@ -62,13 +61,21 @@ def mla_rope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
     meta, prefix = checkpoint.metadata, f"{checkpoint.architecture}.rope."
     found: dict[str, JsonValue] = {
         "rope_type": "default",
-        "rope_theta": meta.number(prefix + "freq_base", _DEFAULT_THETA),
+        "rope_theta": _theta(checkpoint, "freq_base", _DEFAULT_THETA),
     }
     found.update(_scaling(checkpoint))
     if prefix + "scaling.yarn_log_multiplier" in meta:
         scale = round(meta.number(prefix + "scaling.yarn_log_multiplier") * 10, 6)
         found.update({"mscale": scale, "mscale_all_dim": scale})
     return found
+
+
+def _theta(checkpoint: Checkpoint, key: str, default: float) -> float:
+    name = f"{checkpoint.architecture}.rope.{key}"
+    theta = checkpoint.metadata.number(name, default)
+    if not 1 < theta < _MAX_THETA:
+        raise FileError(f"{checkpoint.path}: {name} is {theta}, a number above 1 is expected")
+    return theta
 
 
 def rope_factors(checkpoint: Checkpoint) -> npt.NDArray[np.float32]:
@@ -82,12 +89,12 @@ def rope_factors(checkpoint: Checkpoint) -> npt.NDArray[np.float32]:
 
 def llama3_factors(theta: float, half: int, scaling: Mapping[str, float]) -> npt.NDArray[np.float64]:
     """The frequency divisors that Llama 3 scaling gives for `half` frequencies of base `theta`."""
-    frequency = theta ** (-np.arange(half) / half)
-    wavelength = 2 * math.pi / frequency
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     original, factor = scaling["original_max_position_embeddings"], scaling["factor"]
-    smooth = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
-    blended: npt.NDArray[np.float64] = 1 / ((1 - smooth) / factor + smooth)
+    with np.errstate(all="ignore"):  # a config may say anything; what comes out then equals no factors
+        wavelength = 2 * math.pi / theta ** (-np.arange(half) / half)
+        smooth = np.clip((original / wavelength - low) / np.float64(high - low), 0.0, 1.0)
+        blended: npt.NDArray[np.float64] = 1 / ((1 - smooth) / factor + smooth)
     return blended
 
 
@@ -96,9 +103,9 @@ def llama3_scaling(factors: npt.NDArray[np.float32], theta: float, file: str) ->
 
     Raises FileError when no Llama 3 scaling gives these factors.
     """
-    factor = float(factors.max(initial=1.0))
-    if not np.isfinite(factors).all() or factors.min(initial=1.0) < 1 or factor <= 1:
-        raise FileError(f"{file}: {_FREQS} has values from {factors.min()} to {factor}, divisors of 1 or more expected")
+    low, factor = float(factors.min(initial=1.0)), float(factors.max(initial=1.0))
+    if not np.isfinite(factors).all() or low < 1 or factor <= 1:
+        raise FileError(f"{file}: {_FREQS} has values from {low} to {factor}, divisors of 1 or more expected")
     for scaling in _candidates(factors.astype(np.float64), theta, factor):
         if matches_llama3(factors, theta, scaling):
             return {"rope_type": "llama3", **scaling}

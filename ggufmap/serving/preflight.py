@@ -12,6 +12,7 @@ from ggufmap.mapping import Plan, join_trace, resolve
 from ggufmap.mapping.plan import Warned
 from ggufmap.modeldir.config import ModelConfig, build_config
 from ggufmap.target.client import trace, vllm_available
+from ggufmap.target.devices import parse_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,10 @@ class Preflight:
     plan: Plan
 
 
-def preflight(model: Path, *, hf_config: Path | None = None, offline: bool = False) -> Preflight:
+def preflight(model: Path, *, hf_config: Path | None = None, offline: bool = False, device: str = "") -> Preflight:
     """Resolve `model`, and trace the plan through vLLM unless `offline` or vLLM is absent (a warning says so).
+
+    `device` (`sm_100`) traces the classes that vLLM would choose on that GPU; see `target/simulate.py`.
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
@@ -38,12 +41,14 @@ def preflight(model: Path, *, hf_config: Path | None = None, offline: bool = Fal
         gaps = sum(split.header.gap_bytes for split in checkpoint.splits)
         if gaps:
             warnings.append(Warned("W104", f"{gaps} bytes between tensors belong to none"))
-        if not offline and not vllm_available():
+        if device:
+            parse_device(device)
+        if not offline and not device and not vllm_available():
             warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
             offline = True
         if not offline:
             flags = {row.key: row.value for row in architecture.draft_flags}
-            plan = join_trace(plan, trace(plan, config.values, flags))
+            plan = join_trace(plan, trace(plan, config.values, flags, device))
             warnings += _lost_flags(plan, config)
         return Preflight(checkpoint, architecture, config, replace(plan, warnings=(*plan.warnings, *warnings)))
     except BaseException:

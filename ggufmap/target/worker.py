@@ -23,6 +23,7 @@ def main() -> None:
             target=[(name, tuple(shape)) for name, shape in request["target"]],
             draft=[(name, tuple(shape)) for name, shape in request["draft"]],
             draft_flags=request["draft_flags"],
+            device=request["device"],
         )
     )
     json.dump(asdict(result), answer, default=list)

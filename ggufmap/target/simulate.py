@@ -1,0 +1,67 @@
+"""Simulated devices: make vLLM's CUDA build believe in a GPU that is not there, so that its real classes can be traced.
+
+Only names, shapes and choices of class depend on the device, and those need no kernel. Runs in the trace's own process
+(nothing is undone), with a stub `libcuda.so.1` on the library path that answers "no device" to every call.
+Checked with vllm 0.33.0 (vllm/platforms/cuda.py, vllm/utils/torch_utils.py, vllm/v1/worker/workspace.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_MEMORY_BYTES = 180 << 30
+_MULTIPROCESSORS = 148
+
+
+class CudaToMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped here
+    """Tensors that a model puts on `cuda` by name go to the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if "cuda" in str(kwargs.get("device", "")):
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+class _Nothing:
+    """Stands for a stream or event that nobody waits for."""
+
+
+def enter(capability: tuple[int, int], devices: int) -> None:
+    """Make this process see `devices` GPUs of the given compute capability. Call before vLLM builds anything."""
+    import vllm.platforms as platforms
+    from vllm.platforms.cuda import NonNvmlCudaPlatform
+    from vllm.platforms.interface import DeviceCapability
+
+    major, minor = capability
+    name = f"simulated sm_{major}{minor}"
+
+    class Simulated(NonNvmlCudaPlatform):  # type: ignore[misc] # vLLM is untyped here
+        get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(major, minor))
+        has_device_capability = classmethod(lambda cls, wanted, device_id=0: major * 10 + minor >= _as_number(wanted))
+        get_device_name = classmethod(lambda cls, device_id=0: name)
+        get_device_total_memory = classmethod(lambda cls, device_id=0: _MEMORY_BYTES)
+        num_compute_units = classmethod(lambda cls, device_id=0: _MULTIPROCESSORS)
+        device_count = classmethod(lambda cls: devices)
+        log_warnings = classmethod(lambda cls: None)
+
+    _ = platforms.current_platform  # resolve once, so that the assignment below is not overwritten
+    platforms._current_platform = Simulated()
+    import vllm.utils.torch_utils as torch_utils
+
+    torch_utils._aux_stream = _Nothing()
+    torch.cuda.Stream = torch.cuda.Event = lambda *args, **kwargs: _Nothing()
+
+
+def init_workspace() -> None:
+    """vLLM's layers ask the workspace manager for buffers: give them meta ones."""
+    from vllm.v1.worker.workspace import init_workspace_manager
+
+    init_workspace_manager(torch.device("meta"))
+
+
+def _as_number(wanted: Any) -> int:
+    return wanted if isinstance(wanted, int) else int(wanted[0]) * 10 + int(wanted[1])
