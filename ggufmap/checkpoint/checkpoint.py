@@ -8,50 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ggufmap.checkpoint.ggml_types import GgmlType
+from ggufmap.checkpoint.draft import check_same_model, draft_tensors
 from ggufmap.checkpoint.header import Header, check_data, parse_header
 from ggufmap.checkpoint.metadata import Metadata
 from ggufmap.checkpoint.source import ByteSource, LocalFile
 from ggufmap.checkpoint.splits import check_set, members, model_file
+from ggufmap.checkpoint.tensor import Tensor
 from ggufmap.errors import FileError
 
 _HASH_CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A GGUF tensor. `shape` is in numpy order: (..., rows, columns); data lies at `offset` of split `split`."""
-
-    name: str
-    type: GgmlType
-    shape: tuple[int, ...]
-    split: int
-    offset: int
-    nbytes: int
-    order: str
-
-    @property
-    def columns(self) -> int:
-        """Length of a row, the axis along which quantised blocks run."""
-        return self.shape[-1] if self.shape else 1
-
-    @property
-    def rows(self) -> int:
-        """Number of rows: the product of all axes but the last."""
-        return self.elements // self.columns if self.columns else 0
-
-    @property
-    def elements(self) -> int:
-        """Number of values."""
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in the file."""
-        return self.type.row_bytes(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +30,16 @@ class Split:
 class Checkpoint:
     """An open GGUF checkpoint. Build it with `open_checkpoint`; use it as a context manager."""
 
-    def __init__(self, path: Path, splits: tuple[Split, ...]) -> None:
+    def __init__(self, path: Path, splits: tuple[Split, ...], draft: tuple[Split, ...] = ()) -> None:
+        """`draft` are the splits of a separate draft file: their nextn blocks join the tensor table."""
         self.path = path
-        self.splits = splits
+        self.splits = splits + draft
         self.metadata: Metadata = splits[0].header.metadata
-        self.tensors: Mapping[str, Tensor] = _union(splits)
+        self.draft_path = Path(draft[0].source.name) if draft else None
+        tensors = _union(splits)
+        if draft:
+            tensors.update(draft_tensors(tensors, _union(draft, first=len(splits)), draft[0].source.name))
+        self.tensors: Mapping[str, Tensor] = tensors
 
     @property
     def architecture(self) -> str:
@@ -113,8 +83,7 @@ class Checkpoint:
 
     def close(self) -> None:
         """Close all files."""
-        for split in self.splits:
-            split.source.close()
+        _close(self.splits)
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -132,12 +101,35 @@ class Checkpoint:
         return tensor.offset + first * tensor.row_bytes, max(last - first, 0) * tensor.row_bytes
 
 
-def open_checkpoint(path: Path, *, check: bool = True) -> Checkpoint:
+def open_checkpoint(path: Path, *, check: bool = True, draft: Path | None = None) -> Checkpoint:
     """Open the checkpoint at `path`: a file, any split of a set, or a folder that holds one model.
 
-    With `check` false, tensor data may be missing (a file cut after its header still opens).
-    Raises FileError for anything that is not a complete, well-formed GGUF set.
+    With `check` false, tensor data may be missing (a file cut after its header still opens). `draft` is a separate
+    file with the draft blocks of the same model (llama.cpp's `mtp-*.gguf`).
+    Raises FileError for anything that is not a complete, well-formed GGUF set, UsageError for a foreign draft.
     """
+    splits = _open_set(path, check)
+    if draft is None:
+        return Checkpoint(Path(splits[0].source.name), splits)
+    try:
+        drafts = _open_set(draft, check)
+    except BaseException:
+        _close(splits)
+        raise
+    try:
+        check_same_model(splits[0].header.metadata, drafts[0].header.metadata)
+        return Checkpoint(Path(splits[0].source.name), splits, drafts)
+    except BaseException:
+        _close(splits + drafts)
+        raise
+
+
+def _close(splits: tuple[Split, ...] | list[Split]) -> None:
+    for split in splits:
+        split.source.close()
+
+
+def _open_set(path: Path, check: bool) -> tuple[Split, ...]:
     opened: list[Split] = []
     try:
         named = model_file(path)
@@ -147,10 +139,9 @@ def open_checkpoint(path: Path, *, check: bool = True) -> Checkpoint:
             opened.extend(_open_split(file, check) for file in files if file != named)
             opened.sort(key=lambda split: files.index(Path(split.source.name)))
         check_set([(split.source.name, split.header) for split in opened])
-        return Checkpoint(files[0], tuple(opened))
+        return tuple(opened)
     except BaseException:
-        for split in opened:
-            split.source.close()
+        _close(opened)
         raise
 
 
@@ -166,12 +157,13 @@ def _open_split(file: Path, check: bool) -> Split:
     return Split(source, header)
 
 
-def _union(splits: tuple[Split, ...]) -> dict[str, Tensor]:
+def _union(splits: tuple[Split, ...], first: int = 0) -> dict[str, Tensor]:
+    """The tensor table of a set whose splits are numbered from `first`."""
     tensors: dict[str, Tensor] = {}
-    for index, split in enumerate(splits):
+    for index, split in enumerate(splits, start=first):
         for info in split.header.tensors:
             if info.name in tensors:
-                other = splits[tensors[info.name].split].source.name
+                other = splits[tensors[info.name].split - first].source.name
                 raise FileError(f"{split.source.name}: tensor {info.name} is also in {other}")
             tensors[info.name] = Tensor(
                 info.name, info.type, info.shape, index, info.offset, info.nbytes, split.header.order

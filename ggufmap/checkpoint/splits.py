@@ -15,6 +15,7 @@ from ggufmap.errors import FileError, UsageError
 
 _SPLIT = re.compile(r"(?P<stem>.*)-(?P<no>\d{1,9})-of-(?P<count>\d{1,9})\.gguf", re.IGNORECASE)
 _MAX_SPLITS = 65_535
+_DRAFT_PREFIX = "mtp-"  # llama.cpp's name for a separate draft (conversion/glm.py, prepare_metadata)
 
 
 def model_file(path: Path) -> Path:
@@ -92,19 +93,19 @@ def _member(path: Path, match: re.Match[str], no: int) -> Path:
 
 
 def _only_model(folder: Path) -> Path:
-    """The one model of a folder: split sets count once, projector files (mmproj) not at all."""
+    """The one model of a folder: split sets count once, projectors (mmproj) and drafts (mtp-) not at all."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
     except OSError as e:
         raise FileError(f"{folder}: cannot be listed: {e.strerror}") from e
     models: dict[str, Path] = {}
     for file in files:
-        if "mmproj" in file.name.lower():
+        if "mmproj" in file.name.lower() or file.name.lower().startswith(_DRAFT_PREFIX):
             continue
         match = _SPLIT.fullmatch(file.name)
         models.setdefault(f"{match['stem']} of {match['count']}" if match else file.name, file)
     if not models:
-        raise UsageError(f"{folder}: holds no model (*.gguf, projector files aside)")
+        raise UsageError(f"{folder}: holds no model (*.gguf, projector and draft files aside)")
     if len(models) > 1:
         names = ", ".join(file.name for file in models.values())
         raise UsageError(f"{folder}: holds {len(models)} models: {names}", hint="Name one of these files.")

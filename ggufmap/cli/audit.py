@@ -11,6 +11,7 @@ from ggufmap.cli.output import data_console, note, print_json
 def audit(
     model: options.Model,
     hf_config: options.HfConfig = None,
+    draft: options.Draft = None,
     offline: options.Offline = False,
     device: options.Device = "",
     as_json: options.Json = False,
@@ -28,7 +29,7 @@ def audit(
 
     if not offline and vllm_available():
         note("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...", "dim")
-    found = preflight(model, hf_config=hf_config, offline=offline, device=device)
+    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline, device=device)
     with found.checkpoint:
         config = found.config
         if as_json:

@@ -19,6 +19,7 @@ def map_(
         str | None, typer.Option("--filter", metavar="REGEX", help="Only lines in which any name matches.")
     ] = None,
     hf_config: options.HfConfig = None,
+    draft: options.Draft = None,
     offline: options.Offline = False,
     as_json: options.Json = False,
 ) -> None:
@@ -33,7 +34,7 @@ def map_(
         wanted = re.compile(pattern or "")
     except re.error as e:
         raise UsageError(f"--filter {pattern!r} is not a regular expression: {e}") from e
-    found = preflight(model, hf_config=hf_config, offline=offline)
+    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline)
     with found.checkpoint:
         entries = [entry for entry in assignments(found.plan) if any(map(wanted.search, _names(entry)))]
         entries += [

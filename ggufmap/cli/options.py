@@ -18,6 +18,10 @@ Tokenizer = Annotated[
     Path | None,
     typer.Option("--tokenizer", metavar="DIR", help="Take the tokenizer from here instead of the file's own."),
 ]
+Draft = Annotated[
+    Path | None,
+    typer.Option("--draft", metavar="FILE", help="A separate file with the model's draft blocks (mtp-*.gguf)."),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Do not ask vLLM: check by the rows alone.")]
 Device = Annotated[
     str,

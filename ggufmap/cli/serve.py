@@ -17,27 +17,37 @@ def serve(
         list[str] | None, typer.Argument(metavar="[-- VLLM_OPTIONS...]", help="Options of `vllm serve`, after `--`.")
     ] = None,
     hf_config: options.HfConfig = None,
+    draft: options.Draft = None,
     tokenizer: options.Tokenizer = None,
     offline: Annotated[bool, typer.Option("--offline", help="Gate on the rows alone, without a trace.")] = False,
+    no_mtp: Annotated[
+        bool, typer.Option("--no-mtp", help="No speculative decoding, though the file has a draft.")
+    ] = False,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option("--num-speculative-tokens", min=1, help="Draft tokens per step (default: one per draft block)."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on although something is wrong or refused.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and environment, run nothing.")] = False,
 ) -> None:
     """Serve MODEL with vLLM: audit it first, write its config and tokenizer, then run `vllm serve`.
 
-    The process becomes vLLM: signals and the exit code are vLLM's own. Anything after `--` goes to `vllm serve`,
-    for example: ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
+    A file with MTP (nextn) blocks is served with speculative decoding. The process becomes vLLM: signals and the exit
+    code are vLLM's own. Anything after `--` goes to `vllm serve`, for example:
+    ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
     """
     from ggufmap.report.console import print_plan
     from ggufmap.serving.preflight import preflight
-    from ggufmap.serving.serve import check_gate, run, serve_command
+    from ggufmap.serving.serve import check_gate, run, serve_command, speculative_config
 
-    found = preflight(model, hf_config=hf_config, offline=offline)
+    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline)
     with found.checkpoint:
         if not found.plan.ok:
             print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
         for warning in found.plan.warnings:
             note(f"{warning.code} {warning.message}", "yellow")
-        command = serve_command(found, vllm_args or [], tokenizer=tokenizer)
+        speculation = speculative_config(found, vllm_args or [], enabled=not no_mtp, tokens=num_speculative_tokens)
+        command = serve_command(found, vllm_args or [], tokenizer=tokenizer, speculation=speculation)
         for objection in check_gate(found, vllm_args or [], force=force):
             note(f"--force: {objection}", "bold red")
     if dry_run:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ggufmap.archs import Architecture
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import FileError
+from ggufmap.errors import FileError, UsageError
 from ggufmap.mapping.plan import Warned
 
+_MAX_BLOCKS = 10_000  # rows are expanded over them, so a header must not ask for any number; real models have 126
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _EH_PROJ = re.compile(r"blk\.(\d+)\.nextn\.eh_proj\.weight")
 
@@ -88,7 +89,13 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
     found = sorted(int(m[1]) for name in checkpoint.tensors if (m := _EH_PROJ.fullmatch(name)))
     warnings: list[Warned] = []
     if found:
-        if found != list(range(found[0], found[-1] + 1)) or found[-1] + 1 < declared:
+        if found[0] and not any(block_of(name) == 0 for name in checkpoint.tensors):
+            raise UsageError(
+                f"{checkpoint.path}: holds only the draft block {found[0]}",
+                hint="Give the model's own file, and this one with --draft.",
+            )
+        consecutive = found == list(range(found[0], found[0] + len(found)))
+        if not consecutive or found[-1] + 1 < declared or found[-1] >= _MAX_BLOCKS:
             raise FileError(f"{checkpoint.path}: draft blocks {found} are not the last of {declared} blocks")
         trunk, draft = range(found[0]), range(found[0], found[-1] + 1)
         if nextn != len(draft):
@@ -119,7 +126,8 @@ def block_count(checkpoint: Checkpoint) -> int:
     """`block_count` of the header. Raises FileError when the file has fewer tensors than that many blocks need."""
     blocks = checkpoint.metadata.integer(f"{checkpoint.architecture}.block_count")
     # A draft-only file declares the trunk's blocks too; no block is without tensors in anything llama.cpp writes.
-    if not 0 < blocks <= max(len(checkpoint.tensors), _highest_block(checkpoint) + 1):
+    most = min(max(len(checkpoint.tensors), _highest_block(checkpoint) + 1), _MAX_BLOCKS)
+    if not 0 < blocks <= most:
         raise FileError(
             f"{checkpoint.path}: {checkpoint.architecture}.block_count is {blocks}, "
             f"the file has {len(checkpoint.tensors)} tensors"

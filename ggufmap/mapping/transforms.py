@@ -27,12 +27,14 @@ class Kind:
     """What mapping knows of a transform: shapes in -> shapes out (ValueError says why not).
 
     `moves_rows`: valid on packed rows, since whole rows move and no value changes. `cuts_rows`: the outputs are
-    consecutive runs of the one input's rows, so each can be read by itself.
+    consecutive runs of the one input's rows, so each can be read by itself. `computes`: values change, so that
+    quantised inputs are decoded in float32.
     """
 
     shapes: Callable[[Sequence[Shape], int], list[Shape]]
     moves_rows: bool
     cuts_rows: bool = False
+    computes: bool = False
 
 
 def _copy(shapes: Sequence[Shape], _: int) -> list[Shape]:
@@ -79,8 +81,8 @@ def _conv_channels(shapes: Sequence[Shape], _: int) -> list[Shape]:
 KINDS: dict[str, Kind] = {
     "copy": Kind(_copy, moves_rows=True),
     "rope_rows": Kind(_rope_rows, moves_rows=True),
-    "add": Kind(_copy, moves_rows=False),
-    "a_log": Kind(_copy, moves_rows=False),
+    "add": Kind(_copy, moves_rows=False, computes=True),
+    "a_log": Kind(_copy, moves_rows=False, computes=True),
     "conv_channels": Kind(_conv_channels, moves_rows=False),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),

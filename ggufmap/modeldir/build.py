@@ -50,7 +50,7 @@ def build_model_dir(
     if output is not None:
         return _write_to(output, checkpoint, config, tokenizer, header_hash)
     values = json.dumps(dict(config.values), sort_keys=True)
-    key = _digest(header_hash, str(gguf), values, _identity(tokenizer), __version__)
+    key = _digest(header_hash, str(gguf), str(checkpoint.draft_path), values, _identity(tokenizer), __version__)
     return filled_once(
         cache_root() / "models" / key,
         lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash),

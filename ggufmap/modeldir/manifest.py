@@ -17,6 +17,7 @@ class Manifest:
 
     gguf: Path
     header_hash: str
+    draft: Path | None = None
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -24,7 +25,8 @@ def read_manifest(folder: Path) -> Manifest:
     file = folder / MANIFEST
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return Manifest(Path(data["gguf"]), str(data["header_hash"]))
+        draft = data.get("draft")
+        return Manifest(Path(data["gguf"]), str(data["header_hash"]), None if draft is None else Path(draft))
     except OSError as e:
         raise FileError(
             f"{folder}: is not a folder made by ggufmap ({MANIFEST}: {e.strerror})",

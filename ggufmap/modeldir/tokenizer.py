@@ -16,7 +16,7 @@ from ggufmap.checkpoint.metadata import Metadata
 from ggufmap.errors import UnsupportedError
 from ggufmap.modeldir.pretokenizers import PreTokenizer
 from ggufmap.modeldir.stop_tokens import MODEL
-from ggufmap.modeldir.tokenizer_bpe import bpe_model, byte_level, choose_pre_tokenizer, pre_tokenizer_spec
+from ggufmap.modeldir.tokenizer_bpe import bpe_model, byte_level_decoder, choose_pre_tokenizer, pre_tokenizer_spec
 from ggufmap.modeldir.tokenizer_spm import SPACE, spm_model
 from ggufmap.modeldir.tokenizer_vocab import SPECIAL_TYPES, Vocabulary, read_vocabulary
 
@@ -24,6 +24,21 @@ KNOWN_MODELS = ("llama", "gpt2", "gemma4")
 """Values of `tokenizer.ggml.model` that can be built."""
 
 _CHAT_TEMPLATE = "tokenizer.chat_template"
+
+# For the model types of these architectures transformers 5 ignores `tokenizer_class` and builds a Qwen tokenizer of
+# its own (NFC, other patterns) from the vocabulary: MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS, 5.19.0. A reference to
+# a module leads it past that, to `tokenizer_class`, without loading the module unless remote code is trusted.
+_REBUILT = ("qwen2", "qwen35", "qwen35moe")
+_MODULE = "tokenization_ggufmap"
+_MODULE_TEXT = '''"""tokenizer.json as it is (see ggufmap, modeldir/tokenizer.py)."""
+
+from transformers import PreTrainedTokenizerFast
+
+
+class GgufTokenizer(PreTrainedTokenizerFast):
+    """A name of its own, so that transformers does not put a tokenizer of the model type in its place."""
+'''
+
 _PHI3_KEEPS_BLANKS = ("<unk>", "<s>", "<|endoftext|>")
 
 Spec = dict[str, object]
@@ -33,13 +48,15 @@ Spec = dict[str, object]
 class TokenizerFiles:
     """What goes into a model directory: `tokenizer_json` as text, `config` for tokenizer_config.json.
 
-    `chat_template` is the file's own, never rendered here. `warnings` are sentences for a person.
+    `chat_template` is the file's own, never rendered here. `modules` are Python files (name to text) that `config`
+    refers to, mostly none. `warnings` are sentences for a person.
     """
 
     tokenizer_json: str
     config: dict[str, object]
     chat_template: str | None
     vocab_size: int
+    modules: dict[str, str]
     warnings: tuple[str, ...]
 
 
@@ -76,6 +93,7 @@ def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
         config=_config(metadata, vocabulary, document, frame, warnings),
         chat_template=metadata.string(_CHAT_TEMPLATE) if _CHAT_TEMPLATE in metadata else None,
         vocab_size=len(vocabulary.texts),
+        modules={f"{_MODULE}.py": _MODULE_TEXT} if _is_rebuilt(metadata) else {},
         warnings=tuple(warnings),
     )
 
@@ -97,7 +115,7 @@ def _bpe_pipeline(metadata: Metadata, vocabulary: Vocabulary, pre: PreTokenizer,
     return {
         "normalizer": None if pre.byte_level else escape,
         "pre_tokenizer": pre_tokenizer_spec(pre),
-        "decoder": byte_level() if pre.byte_level else _raw_decoder(strip=False),
+        "decoder": byte_level_decoder(vocabulary) if pre.byte_level else _raw_decoder(strip=False),
         "model": bpe_model(metadata, vocabulary, pre, warnings),
     }
 
@@ -177,7 +195,12 @@ def _config(
     metadata: Metadata, vocabulary: Vocabulary, document: Spec, frame: dict[str, int], warnings: list[str]
 ) -> Spec:
     """tokenizer_config.json. A named token that is ordinary text stays out: transformers would cut it out."""
-    config: Spec = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config: Spec = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        # Without it transformers warns that every large BPE vocabulary has Mistral's wrong pattern.
+        "fix_mistral_regex": False,
+    }
     length = metadata.integer(f"{metadata.string('general.architecture', '')}.context_length", 0)
     if length > 0:
         config["model_max_length"] = length
@@ -189,6 +212,8 @@ def _config(
     for name in ("bos", "eos"):
         if name not in frame or f"{name}_token" in config:
             config[f"add_{name}_token"] = name in frame
+    if _is_rebuilt(metadata):
+        config["auto_map"] = {"AutoTokenizer": [f"{_MODULE}.GgufTokenizer"] * 2}
     # With this key, even short, transformers does not read tokenizer.json a second time to collect them all.
     added = document["added_tokens"]
     assert isinstance(added, list)
@@ -199,6 +224,10 @@ def _config(
         if token["id"] in named
     }
     return config
+
+
+def _is_rebuilt(metadata: Metadata) -> bool:
+    return metadata.string("general.architecture", "") in _REBUILT
 
 
 def _unknown_model(metadata: Metadata, model: str) -> UnsupportedError:

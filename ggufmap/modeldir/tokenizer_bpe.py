@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ggufmap.checkpoint.metadata import Metadata
 from ggufmap.errors import MetadataError
 from ggufmap.modeldir.pretokenizers import PreTokenizer, exact_pattern, find_pre_tokenizer
@@ -57,6 +59,37 @@ def pre_tokenizer_spec(pre: PreTokenizer) -> dict[str, object]:
 def byte_level() -> dict[str, object]:
     """GPT-2's bytes as printable characters; the same words serve as pre-tokenizer and as decoder."""
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def byte_level_decoder(vocabulary: Vocabulary) -> dict[str, object]:
+    """The `decoder` part of tokenizer.json.
+
+    DeepSeek's vocabularies have letters such as ü as tokens of their own, cut out of the text. A byte-level decoder
+    takes them for the byte that this letter stands for elsewhere, so they are spelt as bytes first.
+    """
+    mask = vocabulary.cut_mask()
+    letters = {vocabulary.texts[i] for i in np.flatnonzero(mask).tolist()} & _LETTERS.keys()
+    if letters:
+        letters -= set("".join(vocabulary.texts[i] for i in np.flatnonzero(~mask).tolist()))
+    spelt = [
+        {"type": "Replace", "pattern": {"String": letter}, "content": _LETTERS[letter]} for letter in sorted(letters)
+    ]
+    return {"type": "Sequence", "decoders": [*spelt, byte_level()]} if spelt else byte_level()
+
+
+def _byte_letters() -> dict[str, str]:
+    """Characters beyond ASCII that stand for a byte, and how their own UTF-8 bytes are written with such characters."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    return {
+        letter: "".join(alphabet[byte] for byte in letter.encode())
+        for letter in alphabet.values()
+        if ord(letter) > 0x7F
+    }
+
+
+_LETTERS = _byte_letters()
 
 
 def _merges(metadata: Metadata, vocabulary: Vocabulary, warnings: list[str]) -> list[tuple[str, str]]:

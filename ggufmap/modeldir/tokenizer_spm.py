@@ -7,8 +7,6 @@ list holds every way to cut a token into two, tokens by falling score.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
@@ -50,8 +48,7 @@ def spm_model(metadata: Metadata, vocabulary: Vocabulary, warnings: list[str]) -
     merges, made = _merges([texts[i] for i in order.tolist()], parts)
     # Tokens that are cut out of the input beforehand meet nobody.
     made_ids = order[made][~vocabulary.cut_mask()[order[made]]]
-    ties = _ties([texts[i] for i in made_ids.tolist()], scores[made_ids])
-    _check_ties(metadata, ties, len(made_ids), parts, warnings)
+    _check_ties(metadata, [texts[i] for i in made_ids.tolist()], scores[made_ids], warnings)
     _check_characters(vocabulary, warnings)
     missing = [byte for byte in _BYTES if byte not in vocabulary.ids]
     if missing:
@@ -96,47 +93,21 @@ def _merges(ordered: list[str], parts: set[str]) -> tuple[list[Merge], list[int]
     return merges, made
 
 
-def _ties(made: list[str], scores: npt.NDArray[np.float32]) -> Iterator[list[str]]:
-    """Groups of tokens, in falling order, that share one score."""
+def _check_ties(metadata: Metadata, made: list[str], scores: npt.NDArray[np.float32], warnings: list[str]) -> None:
+    """Tokens of one score are merged by position, which ranks cannot say. `made` and `scores` fall by score."""
     ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) + 1
     starts = np.append(0, ends[:-1])
     several = ends - starts > 1
-    for start, end in zip(starts[several].tolist(), ends[several].tolist(), strict=True):
-        yield made[start:end]
-
-
-def _check_ties(metadata: Metadata, ties: Iterator[list[str]], made: int, parts: set[str], warnings: list[str]) -> None:
-    """Tokens of one score matter only where two of them can claim the same neighbour."""
-    unclear = [text for group in ties if 2 * len(group) > made or _collide(group, parts) for text in group]
-    if 2 * len(unclear) > made:
-        raise _unordered(metadata, f"{len(unclear)} of {made} tokens share their score with another")
+    groups = [made[i:j] for i, j in zip(starts[several].tolist(), ends[several].tolist(), strict=True)]
+    # Runs of one character do no harm: see the order of tokens above.
+    unclear = [text for group in groups if len(set("".join(group))) > 1 for text in group]
+    if 2 * len(unclear) > len(made):
+        raise _unordered(metadata, f"{len(unclear)} of {len(made)} tokens share their score with another")
     if unclear:
         warnings.append(
             f"tokenizer.ggml.scores: {len(unclear)} tokens share their score with another ({unclear[0]!r}); llama.cpp "
             "then goes by position, so ids can differ where they meet"
         )
-
-
-def _collide(texts: list[str], parts: set[str]) -> bool:
-    """Whether the end of one of `texts` starts another. Runs of one character do no harm: see `order` above."""
-    words = [text for text in texts if text != text[0] * len(text)]
-    ends: dict[str, set[str]] = {}
-    for text in texts:
-        for cut in _cuts(text, parts):
-            ends.setdefault(text[cut:], set()).add(text)
-    starts: dict[str, set[str]] = {}
-    for text in texts:
-        for cut in _cuts(text, parts):
-            starts.setdefault(text[:cut], set()).add(text)
-    return any(
-        (ends.get(text[:cut], set()) | starts.get(text[cut:], set())) - {text}
-        for text in words
-        for cut in _cuts(text, parts)
-    )
-
-
-def _cuts(text: str, parts: set[str]) -> list[int]:
-    return [cut for cut in range(1, len(text)) if text[:cut] in parts and text[cut:] in parts]
 
 
 def _check_characters(vocabulary: Vocabulary, warnings: list[str]) -> None:

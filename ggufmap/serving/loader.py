@@ -9,59 +9,118 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    from ggufmap.checkpoint import Checkpoint
+    from ggufmap.mapping import Plan
+
 
 def make_loader_class() -> type:
     """The vLLM loader class; made on demand, so that importing this module costs nothing."""
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
     class GgufmapLoader(BaseModelLoader):  # type: ignore[misc] # vLLM is untyped here
-        """Loads a model directory that ggufmap made (see `modeldir/build.py`)."""
+        """Loads a model directory that ggufmap made (see `modeldir/build.py`); the draft's blocks for the draft."""
+
+        _draft = False
 
         def download_model(self, model_config: Any) -> None:
             """Nothing to fetch: the manifest names a local file."""
 
+        def create_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
+            """Build the model; a draft without the head and embedding that the file does not carry."""
+            speculative = vllm_config.speculative_config
+            self._draft = speculative is not None and model_config is speculative.draft_model_config
+            if not self._draft:
+                model: nn.Module = super().create_model(vllm_config, model_config, prefix)
+                return model
+            return build_draft(
+                lambda: super(GgufmapLoader, self).create_model(vllm_config, model_config, prefix),
+                Path(model_config.model),
+                shares_embedding=vllm_config.parallel_config.pipeline_parallel_size == 1,
+            )
+
         def load_weights(self, model: nn.Module, model_config: Any) -> None:
             """Fill `model`. Raises FileError, MappingError or UnsupportedError before or instead of garbage."""
-            load_into(model, Path(model_config.model), model_config.dtype)
+            load_into(model, Path(model_config.model), model_config.dtype, draft=self._draft)
 
     return GgufmapLoader
 
 
-def load_into(model: nn.Module, model_dir: Path, dtype: Any) -> None:
+def build_draft(create: Any, model_dir: Path, *, shares_embedding: bool) -> nn.Module:
+    """`create()` with the draft's head and embedding deferred where the file of `model_dir` has none.
+
+    Pipeline stages do not share the target's embedding: there the draft keeps an own one (`shares_embedding` false).
+    """
+    from ggufmap.target.defer import Deferral, deferral_for, deferring
+
+    checkpoint, plan = _open(model_dir)
+    checkpoint.close()
+    names = [name for a in plan.assignments if a.role == "draft" for name in a.checkpoint]
+    found = deferral_for(names)
+    with deferring(Deferral(found.head, found.embedding and shares_embedding)) as deferred:
+        model: nn.Module = create()
+    for name, saved in deferred.detach(model).items():
+        _log("ggufmap: the draft's %s is not in the file: shared with the target, %.2f GB saved", name, saved / 1e9)
+    return model
+
+
+def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = False) -> None:
     """Stream the GGUF file that `model_dir` stands for into `model`, quantised tensors rounded to `dtype`.
 
+    With `draft`, only the draft blocks are read (and the target's embedding, if the draft has one of its own to fill).
     Raises FileError when the file is not the one the folder was made from, MappingError when the plan has problems or
     the load did not write every element of every parameter exactly once.
     """
-    from vllm.logger import init_logger
+    from ggufmap.mapping import Role
+    from ggufmap.serving.progress import load_progress
+    from ggufmap.stream import stream
 
+    started = time.perf_counter()
+    role = Role.DRAFT if draft else Role.TARGET
+    checkpoint, plan = _open(model_dir)
+    with checkpoint:
+        wanted = _with_shared_embedding(plan, model) if draft else {a for a in plan.assignments if a.role is role}
+        total = sum(checkpoint.tensors[name].nbytes for a in wanted for name in a.tensors)
+        with load_progress(f"{checkpoint.name} ({role})", total) as progress:
+            parameters = _load(model, stream(plan, checkpoint, dtype, progress, wanted.__contains__))
+    _log(
+        "ggufmap: %d tensors (%.2f GB) into %d %s parameters in %.2f s, every element written once",
+        sum(len(a.tensors) for a in wanted),
+        total / 1e9,
+        parameters,
+        role.value,
+        time.perf_counter() - started,
+    )
+
+
+def _open(model_dir: Path) -> tuple[Checkpoint, Plan]:
+    """The checkpoint of a model directory, proven to be the one that it was made from, and its plan."""
     from ggufmap.archs import find_architecture
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.errors import FileError
     from ggufmap.mapping import resolve
     from ggufmap.modeldir.manifest import read_manifest
-    from ggufmap.serving.progress import load_progress
-    from ggufmap.stream import stream
 
-    started = time.perf_counter()
     manifest = read_manifest(model_dir)
-    with open_checkpoint(manifest.gguf) as checkpoint:
+    checkpoint = open_checkpoint(manifest.gguf, draft=manifest.draft)
+    try:
         if checkpoint.header_hash() != manifest.header_hash:
             raise FileError(
                 f"{manifest.gguf}: its header is not the one that {model_dir} was made from",
                 hint="The file was replaced; start again with `ggufmap serve`.",
             )
-        plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
-        total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-        with load_progress(checkpoint.name, total) as progress:
-            parameters = _load(model, stream(plan, checkpoint, dtype, progress))
-    init_logger("vllm.ggufmap").info(
-        "ggufmap: %d tensors (%.2f GB) into %d parameters in %.2f s, every element written once",
-        len(checkpoint.tensors),
-        total / 1e9,
-        parameters,
-        time.perf_counter() - started,
-    )
+        return checkpoint, resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _with_shared_embedding(plan: Plan, model: nn.Module) -> set[Any]:
+    """The draft's assignments, and the target's embedding where the draft has one that nothing else fills."""
+    draft = {a for a in plan.assignments if a.role == "draft"}
+    has_own = any(name.endswith("embed_tokens.weight") for name, _ in model.named_parameters())
+    if has_own and not any(name.endswith("embed_tokens.weight") for a in draft for name in a.checkpoint):
+        draft |= {a for a in plan.assignments if a.checkpoint == ("model.embed_tokens.weight",)}
+    return draft
 
 
 def _load(model: nn.Module, weights: Any) -> int:
@@ -88,3 +147,9 @@ def _load(model: nn.Module, weights: Any) -> int:
             hint="`ggufmap audit MODEL` traces the mapping without loading; please report what it says.",
         )
     return len(after)
+
+
+def _log(message: str, *args: object) -> None:
+    from vllm.logger import init_logger
+
+    init_logger("vllm.ggufmap").info(message, *args)

@@ -25,14 +25,21 @@ class Preflight:
     plan: Plan
 
 
-def preflight(model: Path, *, hf_config: Path | None = None, offline: bool = False, device: str = "") -> Preflight:
+def preflight(
+    model: Path,
+    *,
+    hf_config: Path | None = None,
+    draft: Path | None = None,
+    offline: bool = False,
+    device: str = "",
+) -> Preflight:
     """Resolve `model`, and trace the plan through vLLM unless `offline` or vLLM is absent (a warning says so).
 
     `device` (`sm_100`) traces the classes that vLLM would choose on that GPU; see `target/simulate.py`.
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
-    checkpoint = open_checkpoint(model)
+    checkpoint = open_checkpoint(model, draft=draft)
     try:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         plan = resolve(checkpoint, architecture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -9,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ggufmap.archs.base import JsonValue
 from ggufmap.errors import GgufmapError, MappingError, MissingDependencyError, UsageError
 from ggufmap.modeldir.build import build_model_dir
 from ggufmap.serving.plugin import LOAD_FORMAT
-from ggufmap.serving.preflight import Preflight
+from ggufmap.serving.preflight import Preflight, lost_flags
 from ggufmap.target.client import vllm_available
 
 _SPLIT_SUFFIX = re.compile(r"-\d+-of-\d+$")
 _OURS = ("--load-format", "--model", "--tokenizer", "--hf-config-path", "--model-loader-extra-config")
+_SPECULATIVE = ("--speculative-config", "-sc", "--spec-method", "--spec-model")
 _HALF = ("half", "float16", "fp16")
 _PLUGINS = "VLLM_PLUGINS"
 
@@ -30,7 +33,32 @@ class ServeCommand:
     served_name: str
 
 
-def serve_command(found: Preflight, extra: Sequence[str], *, tokenizer: Path | None = None) -> ServeCommand:
+def speculative_config(
+    found: Preflight, extra: Sequence[str], *, enabled: bool = True, tokens: int | None = None
+) -> dict[str, JsonValue] | None:
+    """vLLM's `--speculative-config` for the file's draft blocks; None without them or when the user gives one.
+
+    Draft flags that this vLLM loses on the way to the draft's config are set here. Raises UsageError when draft tokens
+    are asked for and the file has no draft.
+    """
+    blocks = found.plan.model.draft_blocks
+    if not blocks and tokens is not None:
+        raise UsageError(
+            f"--num-speculative-tokens {tokens}: {found.checkpoint.path} has no draft block",
+            hint="Give the draft's file with --draft, or leave the option out.",
+        )
+    if not blocks or not enabled or any(_option(extra, name) is not None for name in _SPECULATIVE):
+        return None
+    return {"method": "mtp", "num_speculative_tokens": tokens or blocks, **lost_flags(found.plan, found.config)}
+
+
+def serve_command(
+    found: Preflight,
+    extra: Sequence[str],
+    *,
+    tokenizer: Path | None = None,
+    speculation: dict[str, JsonValue] | None = None,
+) -> ServeCommand:
     """The `vllm serve` command for a preflighted model; `extra` are the user's own vLLM options.
 
     Writes the model directory. Raises UsageError for options that ggufmap sets itself, MissingDependencyError when
@@ -49,6 +77,8 @@ def serve_command(found: Preflight, extra: Sequence[str], *, tokenizer: Path | N
     if name is None:
         name = _SPLIT_SUFFIX.sub("", found.checkpoint.path.stem)
         arguments += ["--served-model-name", name]
+    if speculation is not None:
+        arguments += ["--speculative-config", json.dumps(speculation)]
     return ServeCommand((*arguments, *extra), _environment(), name)
 
 

@@ -45,31 +45,35 @@ def read_values(
     tensor: Tensor,
     dtype: torch.dtype,
     pool: ThreadPoolExecutor | None = None,
+    rows: slice | None = None,
 ) -> torch.Tensor:
-    """The values of `tensor`, in its shape.
+    """The values of `tensor`, in its shape; or of a run of its rows, as a matrix.
 
     Plain types keep their own dtype (so that the one rounding is the copy into the parameter); quantised ones are
     decoded in float32 and rounded to nearest even into `dtype`, by pieces of CHUNK_VALUES, on `pool` when given.
     Raises UnsupportedError for types that cannot be decoded, FileError when the file no longer holds the bytes.
     """
     tensor.type.require_usable(tensor.name)
+    shape = tensor.shape if rows is None else (rows.stop - rows.start, tensor.columns)
+    rows = slice(0, tensor.rows) if rows is None else rows
     if is_native(tensor.type):
-        return _read_native(checkpoint, tensor)
+        return _read_native(checkpoint, tensor, rows).view(shape)
     require_decodable(tensor)
-    out = torch.empty((tensor.rows, tensor.columns), dtype=dtype, device="cpu")
+    out = torch.empty((rows.stop - rows.start, tensor.columns), dtype=dtype, device="cpu")
     step = max(1, CHUNK_VALUES // tensor.columns)
-    pieces = [slice(start, min(start + step, tensor.rows)) for start in range(0, tensor.rows, step)]
+    starts = range(rows.start, rows.stop, step)
 
-    def decode(rows: slice) -> None:
-        out[rows].copy_(decode_rows(checkpoint, tensor, rows))
+    def decode(start: int) -> None:
+        piece = slice(start, min(start + step, rows.stop))
+        out[piece.start - rows.start : piece.stop - rows.start].copy_(decode_rows(checkpoint, tensor, piece))
 
-    if pool is None or len(pieces) == 1:
-        for rows in pieces:
-            decode(rows)
+    if pool is None or len(starts) == 1:
+        for start in starts:
+            decode(start)
     else:
-        for _ in pool.map(decode, pieces):
+        for _ in pool.map(decode, starts):
             pass
-    return out.view(tensor.shape)
+    return out.view(shape)
 
 
 def decode_rows(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
@@ -94,14 +98,13 @@ def require_decodable(tensor: Tensor) -> None:
     _decoder(tensor.type)
 
 
-def _read_native(checkpoint: Checkpoint, tensor: Tensor) -> torch.Tensor:
-    raw = np.empty(tensor.nbytes, dtype=np.uint8)
-    checkpoint.read_into(tensor, raw.data)
+def _read_native(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
+    width = tensor.type.bytes
+    raw = np.empty((rows.stop - rows.start) * tensor.row_bytes, dtype=np.uint8)
+    checkpoint.read_into(tensor, raw.data, rows)
     if tensor.order == ">":
-        raw = (
-            raw.view(f"V{tensor.type.bytes}").view(np.uint8).reshape(-1, tensor.type.bytes)[:, ::-1].copy().reshape(-1)
-        )
-    return torch.from_numpy(raw).view(_NATIVE[tensor.type.name]).view(tensor.shape)
+        raw = np.ascontiguousarray(raw.reshape(-1, width)[:, ::-1]).reshape(-1)
+    return torch.from_numpy(raw).view(_NATIVE[tensor.type.name])
 
 
 @cache
