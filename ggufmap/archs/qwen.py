@@ -29,7 +29,7 @@ QWEN2 = Architecture(
         derived("rope_parameters"),
         # llama.cpp runs every layer with full attention, whatever the original said.
         *assumed(hidden_act="silu", use_sliding_window=False, sliding_window=None),
-        derived("max_window_layers", "num_hidden_layers"),
+        derived("max_window_layers", "num_hidden_layers", guess=True),
         derived("layer_types", "full_layer_types"),
     ),
     skips=ROPE_FREQS,
@@ -45,7 +45,7 @@ QWEN3 = Architecture(
         derived("rope_parameters"),
         derived("attention_bias", "qkv_bias"),
         *assumed(hidden_act="silu", use_sliding_window=False, sliding_window=None),
-        derived("max_window_layers", "num_hidden_layers"),
+        derived("max_window_layers", "num_hidden_layers", guess=True),
         derived("layer_types", "full_layer_types"),
     ),
     skips=ROPE_FREQS,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.output import data_console, note, print_json
+from ggufmap.errors import UsageError
 
 
 def audit(
@@ -14,6 +17,9 @@ def audit(
     draft: options.Draft = None,
     offline: options.Offline = False,
     device: options.Device = "",
+    tp: options.Tp = 1,
+    ep: options.Ep = False,
+    stock: Annotated[bool, typer.Option("--stock", help="Also show what gguf-py's own name map would do.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Check that every tensor of MODEL has its place in vLLM, and every vLLM parameter its tensors.
@@ -26,10 +32,14 @@ def audit(
     from ggufmap.report.console import print_plan
     from ggufmap.serving.preflight import preflight
     from ggufmap.target.client import vllm_available
+    from ggufmap.target.devices import World
 
+    world = World(device, tp, ep) if device or tp > 1 or ep else None
+    if offline and world is not None:
+        raise UsageError("--offline traces nothing: leave out --device, --tp and --ep")
     if not offline and vllm_available():
         note("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...", "dim")
-    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline, device=device)
+    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline, stock=stock, world=world)
     with found.checkpoint:
         config = found.config
         if as_json:

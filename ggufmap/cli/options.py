@@ -31,4 +31,6 @@ Device = Annotated[
         help="Trace the classes that vLLM uses on this GPU (sm_90, sm_100, sm_120); none is needed.",
     ),
 ]
+Tp = Annotated[int, typer.Option("--tp", metavar="N", help="Trace one rank of N tensor-parallel ones.")]
+Ep = Annotated[bool, typer.Option("--ep", help="With --tp: experts are spread over the ranks.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

@@ -84,6 +84,8 @@ class ParameterUse:
     name: str
     shard: str | int | None = None
     expert: int | None = None
+    columns: int | None = None
+    """Columns that this rank takes of the checkpoint tensor, when it takes fewer than all (a row-parallel layer)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class TraceResult:
     draft_flags: Mapping[str, bool | int | str | None] = field(default_factory=dict)
     """Flags as they stand on the draft's config after vLLM's hf_config_override; None when they did not arrive."""
     tensor_parallel: int = 1
+    expert_parallel: bool = False
 
     def model(self, role: Role) -> ModelTrace | None:
         """The trace of the model with this role."""
@@ -165,6 +168,16 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StockMap:
+    """gguf-py's own name map against the file: entries, tensors without one, entries without a tensor."""
+
+    gguf: str
+    entries: int
+    unmapped: tuple[str, ...]
+    phantom: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where every tensor goes, and everything that does not fit. A plan with problems is never streamed."""
 
@@ -178,6 +191,7 @@ class Plan:
     mismatched: tuple[Mismatched, ...] = ()
     warnings: tuple[Warned, ...] = ()
     trace: TraceResult | None = None
+    stock: StockMap | None = None
 
     @property
     def ok(self) -> bool:

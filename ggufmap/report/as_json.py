@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan
+from ggufmap.mapping.memory import cut_tensors, legal_sizes, model_bytes
+from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan, StockMap, TraceResult
 
 SCHEMA = 1
 
@@ -35,7 +36,7 @@ def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -
         "phantom": [{"tensor": x.tensor, "checkpoint": list(x.checkpoint), "reason": x.reason} for x in plan.phantom],
         "mismatched": [{"tensor": x.tensor, "reason": x.reason} for x in plan.mismatched],
         "warnings": [{"code": x.code, "message": x.message} for x in plan.warnings],
-        "stock": None,
+        "stock": None if plan.stock is None else _stock(plan.stock),
     }
 
 
@@ -101,6 +102,15 @@ def _use(use: ParameterUse) -> dict[str, Any]:
     return {"name": use.name, "shard": use.shard, "experts": use.expert}
 
 
+def _stock(stock: StockMap) -> dict[str, Any]:
+    return {
+        "gguf": stock.gguf,
+        "entries": stock.entries,
+        "unmapped": list(stock.unmapped),
+        "phantom": list(stock.phantom),
+    }
+
+
 def _models(plan: Plan) -> list[ModelTrace]:
     return [] if plan.trace is None else [m for m in (plan.trace.target, plan.trace.draft) if m is not None]
 
@@ -116,4 +126,26 @@ def _target(plan: Plan) -> dict[str, Any]:
         "draft_flags": {} if trace is None else dict(trace.draft_flags),
         "deferred": {} if trace is None or trace.draft is None else dict(trace.draft.deferred),
         "traced": trace is not None,
+        "expert_parallel": trace is not None and trace.expert_parallel,
+        "bytes_per_rank": None if trace is None else _bytes(trace),
+        "block_edges": _edges(plan),
+    }
+
+
+def _bytes(trace: TraceResult) -> dict[str, int]:
+    found = {"target": model_bytes(trace.target)}
+    return found if trace.draft is None else {**found, "draft": model_bytes(trace.draft)}
+
+
+def _edges(plan: Plan) -> dict[str, Any] | None:
+    """Only a trace of several ranks shows which rows tensor parallelism cuts."""
+    if plan.trace is None or plan.trace.tensor_parallel == 1:
+        return None
+    cut = cut_tensors(plan)
+    off = [t for t in cut if not t.legal(plan.trace.tensor_parallel)]
+    return {
+        "legal_tensor_parallel": legal_sizes(cut),
+        "off_edge": [
+            {"tensor": t.tensor, "ggml_type": t.ggml_type, "columns": t.columns, "block": t.block} for t in off
+        ],
     }

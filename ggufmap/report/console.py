@@ -6,6 +6,7 @@ Names come from the file: they are shown as text, never as markup, and control c
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ggufmap.mapping.memory import CutTensor, cut_tensors, legal_sizes, model_bytes
 from ggufmap.mapping.plan import ModelTrace, Plan
 from ggufmap.report.as_json import assignments, summary
 from ggufmap.report.patterns import counted, pattern, size
@@ -31,6 +33,8 @@ def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Map
     _problems(console, plan)
     _phantoms(console, plan)
     _config(console, config_source, assumed)
+    _memory(console, plan)
+    _stock(console, plan)
     for warning in plan.warnings:
         console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
     _verdict(console, plan)
@@ -118,6 +122,44 @@ def _phantoms(console: Console, plan: Plan) -> None:
         stored = sum(plan.model.tensors[name].nbytes for name in names if name in plan.model.tensors)
         shown = ", ".join(dict.fromkeys(map(pattern, names)))
         console.print(_line(kind, f"{len(names)} x {shown}  {reason}" + (f", {size(stored)}" if stored else "")))
+
+
+def _memory(console: Console, plan: Plan) -> None:
+    """Bytes on the traced rank, and the sizes at which packed rows can be split."""
+    trace = plan.trace
+    if trace is None:
+        return
+    ranks = f" per rank at TP {trace.tensor_parallel}" if trace.tensor_parallel > 1 else ""
+    ranks += " with EP" if trace.expert_parallel else ""
+    draft = "" if trace.draft is None else f", draft {size(model_bytes(trace.draft))}"
+    console.print(_line("memory", f"target {size(model_bytes(trace.target))}{draft}{ranks}, dense"))
+    if trace.tensor_parallel > 1:
+        cut = cut_tensors(plan)
+        sizes = " ".join(map(str, legal_sizes(cut)))
+        console.print(_line("blocks", f"rows of {len(cut)} quantised tensors are split; on block edges at TP {sizes}"))
+        for name, found in _by_pattern([t for t in cut if not t.legal(trace.tensor_parallel)]).items():
+            t = found[0]
+            text = f"TP {trace.tensor_parallel} cuts {len(found)} x {name}: {t.columns} columns, blocks of {t.block}"
+            console.print(_line("", f"{text}; they are dequantised"))
+
+
+def _by_pattern(tensors: list[CutTensor]) -> dict[str, list[CutTensor]]:
+    groups: dict[str, list[CutTensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(pattern(tensor.tensor), []).append(tensor)
+    return groups
+
+
+def _stock(console: Console, plan: Plan) -> None:
+    """What gguf-py's own name map would have done, for comparison."""
+    stock = plan.stock
+    if stock is None:
+        return
+    counts = f"{stock.entries} entries, {len(stock.unmapped)} tensors unmapped, {len(stock.phantom)} entries phantom"
+    console.print(_line("stock", f"gguf-py {stock.gguf}'s own map: {counts}"))
+    for kind, names in (("unmapped", stock.unmapped), ("phantom", stock.phantom)):
+        for name, count in Counter(map(pattern, names)).most_common(_SHOWN):
+            console.print(_line("", f"{kind} {count} x {name}"))
 
 
 def _config(console: Console, source: str, assumed: Mapping[str, Any]) -> None:

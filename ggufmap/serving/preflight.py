@@ -10,9 +10,10 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint, open_checkpoint
 from ggufmap.mapping import Plan, join_trace, resolve
 from ggufmap.mapping.plan import Warned
+from ggufmap.mapping.stock import stock_map
 from ggufmap.modeldir.config import ModelConfig, build_config
 from ggufmap.target.client import trace, vllm_available
-from ggufmap.target.devices import parse_device
+from ggufmap.target.devices import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ def preflight(
     hf_config: Path | None = None,
     draft: Path | None = None,
     offline: bool = False,
-    device: str = "",
+    stock: bool = False,
+    world: World | None = None,
 ) -> Preflight:
     """Resolve `model`, and trace the plan through vLLM unless `offline` or vLLM is absent (a warning says so).
 
-    `device` (`sm_100`) traces the classes that vLLM would choose on that GPU; see `target/simulate.py`.
+    `stock` adds what gguf-py's own name map would have done. `world` says for which GPU, and for a rank of how many,
+    vLLM's classes are traced.
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
@@ -48,15 +51,15 @@ def preflight(
         gaps = sum(split.header.gap_bytes for split in checkpoint.splits)
         if gaps:
             warnings.append(Warned("W104", f"{gaps} bytes between tensors belong to none"))
-        if device:
-            parse_device(device)
-        if not offline and not device and not vllm_available():
+        if not offline and world is None and not vllm_available():
             warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
             offline = True
         if not offline:
             flags = {row.key: row.value for row in architecture.draft_flags}
-            plan = join_trace(plan, trace(plan, config.values, flags, device))
+            plan = join_trace(plan, trace(plan, config.values, flags, world or World()))
             warnings += _lost_flags(plan, config)
+        if stock:
+            plan = replace(plan, stock=stock_map(plan, config.values))
         return Preflight(checkpoint, architecture, config, replace(plan, warnings=(*plan.warnings, *warnings)))
     except BaseException:
         checkpoint.close()

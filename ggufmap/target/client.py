@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.errors import MissingDependencyError
 from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, Plan, Role, TraceResult
 from ggufmap.target import compat
+from ggufmap.target.devices import World
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
@@ -35,7 +37,7 @@ def vllm_available() -> bool:
 
 
 def trace(
-    plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str] = (), device: str = ""
+    plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str] = (), world: World | None = None
 ) -> TraceResult:
     """Trace the plan's checkpoint tensors through the vLLM classes that `config` names, in a process of its own.
 
@@ -48,6 +50,7 @@ def trace(
             "vLLM is not installed in this environment",
             hint="pip install 'ggufmap[cpu]' (or [gpu]); --offline checks the names by the rows alone.",
         )
+    world = world or World()
     names: dict[Role, list[tuple[str, tuple[int, ...]]]] = {role: [] for role in Role}
     for assignment in plan.assignments:
         names[assignment.role] += zip(assignment.checkpoint, assignment.shapes, strict=True)
@@ -59,9 +62,9 @@ def trace(
                 "target": names[Role.TARGET],
                 "draft": names[Role.DRAFT],
                 "draft_flags": list(draft_flags),
-                "device": device,
+                "world": asdict(world),
             },
-            _environment(device),
+            _environment(world.device),
         )
     return _result(answer)
 

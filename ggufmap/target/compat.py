@@ -101,3 +101,23 @@ def _tolerant(impl: Any) -> Callable[..., Any]:
                     raise
 
     return make
+
+
+def keep_expert_maps_real() -> None:
+    """Expert parallelism looks values up in a small map of experts: on the meta device it would have none.
+
+    For the trace's own process only: the patch is never undone.
+    """
+    import torch
+
+    try:
+        module = importlib.import_module("vllm.model_executor.layers.fused_moe.expert_map_manager")
+    except ImportError:  # before 0.30 the map was made in layer.py
+        module = importlib.import_module("vllm.model_executor.layers.fused_moe.layer")
+    make = module.determine_expert_map
+
+    def on_cpu(*args: Any, **kwargs: Any) -> Any:
+        with torch.device("cpu"):
+            return make(*args, **kwargs)
+
+    module.determine_expert_map = on_cpu

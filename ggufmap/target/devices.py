@@ -1,10 +1,29 @@
-"""Names of devices to trace for."""
+"""Where a model would run: the device to trace for, and how many ranks share the model."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from ggufmap.errors import UsageError
+
+_MAX_RANKS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One rank's view: the device (`sm_100` simulates that GPU, empty takes what vLLM finds) and the ranks."""
+
+    device: str = ""
+    tensor_parallel: int = 1
+    expert_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an unknown device or an absurd number of ranks."""
+        if self.device:
+            parse_device(self.device)
+        if not 1 <= self.tensor_parallel <= _MAX_RANKS:
+            raise UsageError(f"--tp {self.tensor_parallel}: allowed are 1 to {_MAX_RANKS}")
 
 
 def parse_device(device: str) -> tuple[int, int] | None:

@@ -70,6 +70,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         self.regions: dict[str, list[Region]] = defaultdict(list)
         self.sources: dict[str, list[str]] = defaultdict(list)
         """Source name -> parameters written from it, in order, without repeats."""
+        self.widths: dict[str, int] = {}
+        """Source name -> length of the last axis of the view that took it."""
 
     def source(self, name: str, tensor: torch.Tensor) -> None:
         """Announce a named source tensor."""
@@ -116,6 +118,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         for origin in origins:
             if name not in self.sources[origin]:
                 self.sources[origin].append(name)
+            if region.shape:
+                self.widths[origin] = region.shape[-1]
 
     def _propagate(self, args: tuple[Any, ...], out: Any) -> None:
         origins = {origin for a in _flatten(args) if (origin := self._origin.get(_storage(a))) is not None}

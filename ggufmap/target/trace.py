@@ -6,9 +6,8 @@ Needs vLLM; runs in a process of its own (see `worker.py`), since vLLM keeps pro
 from __future__ import annotations
 
 import inspect
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from torch import nn
 from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, TraceResult
 from ggufmap.target import compat, simulate
 from ggufmap.target.defer import deferral_for, deferring
-from ggufmap.target.devices import parse_device
+from ggufmap.target.devices import World, parse_device
 from ggufmap.target.ledger import Ledger
+from ggufmap.target.ranks import init_world
 
 _RESTARTS = 64
 _SIMULATED_DEVICES = 8
@@ -34,8 +34,7 @@ class Request:
     target: _Names
     draft: _Names
     draft_flags: Sequence[str]
-    device: str = ""
-    """`sm_100` and the like simulate that GPU; empty takes the platform that vLLM finds."""
+    world: World
 
 
 def trace_models(request: Request) -> TraceResult:
@@ -45,16 +44,19 @@ def trace_models(request: Request) -> TraceResult:
     """
     from vllm.config import set_current_vllm_config
 
-    capability = parse_device(request.device) if request.device else None
+    world = request.world
+    capability = parse_device(world.device) if world.device else None
     if capability is not None:
-        simulate.enter(capability, devices=_SIMULATED_DEVICES)
-    config = _engine_config(request.model_dir, draft_blocks=bool(request.draft))
+        simulate.enter(capability, devices=max(world.tensor_parallel, _SIMULATED_DEVICES))
+    config = _engine_config(request.model_dir, world, draft_blocks=bool(request.draft))
     if compat.device_name() == "cpu":
         compat.allow_sparse_attention_on_cpu()
+    if world.expert_parallel:
+        compat.keep_expert_maps_real()
     draft = None
     flags: dict[str, Any] = {}
     with set_current_vllm_config(config):
-        _one_rank_world()
+        init_world(config)
         if capability is not None:
             simulate.init_workspace()
         target = trace_names(_build(config, config.model_config), request.target)
@@ -69,15 +71,17 @@ def trace_models(request: Request) -> TraceResult:
     text_config = config.model_config.hf_text_config
     return TraceResult(
         vllm=compat.vllm_version(),
-        device=request.device or compat.device_name(),
+        device=world.device or compat.device_name(),
         target=target,
         draft=draft,
         draft_names=frozenset(name for name in names if spec_layer(text_config, name) is not None),
         draft_flags=flags,
+        tensor_parallel=world.tensor_parallel,
+        expert_parallel=world.expert_parallel,
     )
 
 
-def _engine_config(model_dir: Path, draft_blocks: bool) -> Any:
+def _engine_config(model_dir: Path, world: World, draft_blocks: bool) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(
@@ -86,18 +90,11 @@ def _engine_config(model_dir: Path, draft_blocks: bool) -> Any:
         load_format="dummy",
         enforce_eager=True,
         dtype="bfloat16",
+        tensor_parallel_size=world.tensor_parallel,
+        enable_expert_parallel=world.expert_parallel,
+        distributed_executor_backend="mp" if world.tensor_parallel > 1 else None,
         speculative_config={"method": "mtp", "num_speculative_tokens": 1} if draft_blocks else None,
     ).create_engine_config()
-
-
-def _one_rank_world() -> None:
-    """vLLM's layers ask for process groups even when there is one process."""
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel
-
-    with tempfile.TemporaryDirectory() as scratch:
-        rendezvous = (Path(scratch) / "rendezvous").as_uri()
-        init_distributed_environment(1, 0, rendezvous, local_rank=0, backend="gloo")
-        initialize_model_parallel(1, 1)
 
 
 def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
@@ -130,7 +127,7 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
                 unused[run.current] = f"{type(e).__name__}: {_first_line(e)}"
     uses = run.uses
     unused.update((name, "no parameter is written") for name, _ in names if name not in uses and name not in unused)
-    for name in run.refused:
+    for name in (*run.refused, *run.elsewhere):
         unused.pop(name, None)
     return ModelTrace(
         model_class=f"{type(model).__module__}.{type(model).__name__}",
@@ -149,6 +146,9 @@ class _Run:
         self.ledger = Ledger(parameters, provenance=True)
         self.current: str | None = None
         self.refused: dict[str, str] = {}
+        self.elsewhere: set[str] = set()
+        """Sources that a weight loader declined: experts of another rank."""
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._labels: dict[tuple[str, str], list[ParameterUse]] = {}
 
     def feed(self, names: _Names) -> Iterator[tuple[str, torch.Tensor]]:
@@ -156,6 +156,7 @@ class _Run:
             tensor = torch.empty(shape, device="meta", dtype=torch.bfloat16)
             self.ledger.source(name, tensor)
             self.current = name
+            self._shapes[name] = shape
             yield name, tensor
 
     def label(self, source: str | None, use: ParameterUse) -> None:
@@ -169,9 +170,18 @@ class _Run:
     def uses(self) -> dict[str, list[ParameterUse]]:
         """Source -> the parameters written from it, with shard and expert where the loader named them."""
         return {
-            source: [use for name in names for use in self._labels.get((source, name), [ParameterUse(name)])]
+            source: [
+                replace(use, columns=self._columns(source))
+                for name in names
+                for use in self._labels.get((source, name), [ParameterUse(name)])
+            ]
             for source, names in self.ledger.sources.items()
         }
+
+    def _columns(self, source: str) -> int | None:
+        """The columns that this rank takes of a matrix, when fewer than all."""
+        shape, width = self._shapes[source], self.ledger.widths.get(source)
+        return width if len(shape) == 2 and width is not None and width < shape[1] else None
 
 
 class _wrapped_loaders:  # noqa: N801 - used as a context manager function
@@ -205,7 +215,10 @@ def _noting(name: str, original: Any, run: _Run) -> Any:
         run.label(source, ParameterUse(name, shard, given.get("expert_id")))
         before = sum(tensor.numel() for tensor in values[1:] if isinstance(tensor, torch.Tensor))
         try:
-            return original(*args, **kwargs)
+            taken = original(*args, **kwargs)
+            if taken is False and source is not None:
+                run.elsewhere.add(source)
+            return taken
         except Exception as e:
             if source is not None:
                 shape = tuple(next(t.shape for t in values[1:] if isinstance(t, torch.Tensor))) if before else ()

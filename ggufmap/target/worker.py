@@ -15,6 +15,7 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = json.load(sys.stdin)
+    from ggufmap.target.devices import World
     from ggufmap.target.trace import Request, trace_models
 
     result = trace_models(
@@ -23,7 +24,7 @@ def main() -> None:
             target=[(name, tuple(shape)) for name, shape in request["target"]],
             draft=[(name, tuple(shape)) for name, shape in request["draft"]],
             draft_flags=request["draft_flags"],
-            device=request["device"],
+            world=World(**request["world"]),
         )
     )
     json.dump(asdict(result), answer, default=list)
