@@ -32,5 +32,5 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder}: is not a folder made by ggufmap ({MANIFEST}: {e.strerror})",
             hint="Start the server with `ggufmap serve MODEL`, or make the folder with `ggufmap config MODEL -o DIR`.",
         ) from e
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise FileError(f"{file}: broken manifest: {e!r}", hint="Delete the folder; it is made again.") from e
