@@ -17,7 +17,12 @@ _TABLE: dict[str, tuple[str, str]] = {
     "glm4moe": ("glm", "GLM4_MOE"),
     "glm5-next": ("glm", "GLM5_NEXT"),
     "glm5next": ("glm", "GLM5_NEXT"),
+    "granite": ("granite", "GRANITE"),
+    "granitehybrid": ("granite", "GRANITE_HYBRID"),
+    "granitemoe": ("granite", "GRANITE_MOE"),
     "llama": ("llama", "LLAMA"),
+    "mamba": ("mamba", "MAMBA"),
+    "mamba2": ("mamba", "MAMBA2"),
     "qwen2": ("qwen", "QWEN2"),
     "qwen3": ("qwen", "QWEN3"),
 }

@@ -84,11 +84,16 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Another model class that writes the same architecture string; `when` names a test in `mapping/layout.py`."""
+    """Another model class that writes the same architecture string; `when` names a test in `mapping/layout.py`.
+
+    `rules` and `config` are its own rows, in place of the architecture's, where the checkpoint has other names.
+    """
 
     when: str
     model_type: str
     model_class: str
+    rules: tuple[Rule, ...] = ()
+    config: tuple[ConfigRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,11 @@ def assumed(**values: JsonValue) -> tuple[ConfigRow, ...]:
 def derived(key: str, function: str | None = None, guess: bool = False) -> ConfigRow:
     """A config key computed by the function of this name in modeldir/derive.py (the key's own name by default)."""
     return ConfigRow(key, Source.DERIVED, function or key, guess=guess)
+
+
+def without(rows: Iterable[ConfigRow], *keys: str) -> tuple[ConfigRow, ...]:
+    """The config rows but those of these keys."""
+    return tuple(row for row in rows if row.key not in keys)
 
 
 def weights(rules: Iterable[tuple[str, str]], transform: str = "copy", optional: str | None = None) -> tuple[Rule, ...]:

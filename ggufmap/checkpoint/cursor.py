@@ -10,6 +10,7 @@ from ggufmap.errors import FileError
 
 _WINDOW = 1 << 20
 _FIRST_WINDOW = 64 << 10
+_TOO_SHORT = "The header is cut off or damaged; fetch the file again."
 
 
 class Cursor:
@@ -35,9 +36,9 @@ class Cursor:
         """Bytes between here and the end of the source."""
         return self.source.size - self.position
 
-    def error(self, problem: str) -> FileError:
+    def error(self, problem: str, *, hint: str | None = None) -> FileError:
         """A FileError that says where in which file."""
-        return FileError(f"{self.source.name}: {self.context}: {problem} (offset {self.position})")
+        return FileError(f"{self.source.name}: {self.context}: {problem} (offset {self.position})", hint=hint)
 
     def unpack(self, code: str) -> int | float:
         """One number of the given `struct` code, in the file's byte order."""
@@ -54,7 +55,8 @@ class Cursor:
         if number > limit:
             raise self.error(f"{what} {number} exceeds the limit {limit}")
         if number * unit_bytes > self.remaining:
-            raise self.error(f"{what} {number} needs {number * unit_bytes} bytes or more, {self.remaining} remain")
+            needed = f"{what} {number} needs {number * unit_bytes} bytes or more"
+            raise self.error(f"{needed}, {self.remaining} remain", hint=_TOO_SHORT)
         return number
 
     def string(self, limit: int) -> bytes:
@@ -76,7 +78,7 @@ class Cursor:
     def skip(self, size: int) -> None:
         """Step over `size` bytes without reading them."""
         if size > self.remaining:
-            raise self.error(f"{size} bytes wanted, {self.remaining} remain")
+            raise self.error(f"{size} bytes wanted, {self.remaining} remain", hint=_TOO_SHORT)
         self._at += size
         if self._at > len(self._window):
             self._base, self._at, self._window = self.position, 0, b""
@@ -108,7 +110,7 @@ class Cursor:
         if self._at + size <= len(self._window):
             return
         if size > self.remaining:
-            raise self.error(f"truncated: {size} bytes wanted, {max(self.remaining, 0)} remain")
+            raise self.error(f"truncated: {size} bytes wanted, {max(self.remaining, 0)} remain", hint=_TOO_SHORT)
         self._base, self._at = self.position, 0
         self._window = self.source.read(self._base, min(max(size, self._chunk), self.source.size - self._base))
         self._chunk = _WINDOW

@@ -50,7 +50,7 @@ def _root(
 def main() -> None:
     """Run the command line; every GgufmapError becomes its message, its hint and its exit code."""
     try:
-        app()
+        app(prog_name="ggufmap")
     except GgufmapError as e:
         if os.environ.get(_DEBUG):
             raise
@@ -58,9 +58,6 @@ def main() -> None:
         if e.hint:
             note(e.hint)
         sys.exit(e.exit_code)
-    except BrokenPipeError:  # `ggufmap map ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from rich.text import Text
 from ggufmap.cli import options
 from ggufmap.cli.output import data_console, print_json
 from ggufmap.errors import UsageError
+from ggufmap.report.patterns import printable
 
 
 def map_(
@@ -37,9 +38,11 @@ def map_(
     found = preflight(model, hf_config=hf_config, draft=draft, offline=offline)
     with found.checkpoint:
         entries = [entry for entry in assignments(found.plan) if any(map(wanted.search, _names(entry)))]
+        kinds = (("unmapped", found.plan.unmapped), ("mismatched", found.plan.mismatched))
         entries += [
-            {"tensor": x.tensor, "role": "unmapped", "reason": x.reason}
-            for x in found.plan.unmapped
+            {"tensor": x.tensor, "role": role, "reason": x.reason}
+            for role, problems in kinds
+            for x in problems
             if wanted.search(x.tensor)
         ]
     if as_json:
@@ -55,11 +58,9 @@ def _names(entry: dict[str, Any]) -> list[str]:
 
 
 def _print(entries: list[dict[str, Any]]) -> None:
-    from ggufmap.report.console import printable
-
     console = data_console()
     for entry in entries:
-        if entry["role"] in ("skipped", "unmapped"):
+        if entry["reason"] is not None:
             line = f"{entry['tensor']}  {entry['role']}: {entry['reason']}"
         else:
             uses = [f"{u['name']}" + ("" if u["shard"] is None else f"[{u['shard']}]") for u in entry["parameters"]]

@@ -46,10 +46,10 @@ def serve(
             print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
         for warning in found.plan.warnings:
             note(f"{warning.code} {warning.message}", "yellow")
-        speculation = speculative_config(found, vllm_args or [], enabled=not no_mtp, tokens=num_speculative_tokens)
-        command = serve_command(found, vllm_args or [], tokenizer=tokenizer, speculation=speculation)
         for objection in check_gate(found, vllm_args or [], force=force):
             note(f"--force: {objection}", "bold red")
+        speculation = speculative_config(found, vllm_args or [], enabled=not no_mtp, tokens=num_speculative_tokens)
+        command = serve_command(found, vllm_args or [], tokenizer=tokenizer, speculation=speculation)
     if dry_run:
         settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
         typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())

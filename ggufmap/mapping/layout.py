@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ggufmap.archs import Architecture
 from ggufmap.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ _EH_PROJ = re.compile(r"blk\.(\d+)\.nextn\.eh_proj\.weight")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The blocks of one checkpoint, and the model class they belong to.
+    """The blocks of one checkpoint, and the model class they belong to; `architecture` has that class's rows.
 
     `full_indexer` are the blocks that run their own sparse-attention indexer, `linear` those with linear attention.
     """
@@ -73,6 +73,10 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
 
 
 VARIANTS: dict[str, Callable[[Checkpoint], bool]] = {
+    "shared_expert": lambda c: any(name.endswith("ffn_down_shexp.weight") for name in c.tensors),
+    "normed_mamba": lambda c: c.metadata.boolean(f"{c.architecture}.ssm.dt_b_c_rms", False),
+    "fused_qkv": lambda c: "blk.0.attn_qkv.weight" in c.tensors,
+    "two_attention_norms": lambda c: "blk.0.attn_norm_2.weight" in c.tensors,
     "glm_tokenizer": lambda c: c.metadata.string("tokenizer.ggml.pre", "") in ("glm4", "chatglm-bpe"),
     "no_router_bias": lambda c: not any(name.endswith("exp_probs_b.bias") for name in c.tensors),
 }
@@ -108,6 +112,9 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
                 Warned("W107", f"phantom MTP: nextn_predict_layers is {nextn}, the file has no draft tensors; no draft")
             )
     variant = next((v for v in architecture.variants if VARIANTS[v.when](checkpoint)), architecture)
+    architecture = replace(
+        architecture, rules=variant.rules or architecture.rules, config=variant.config or architecture.config
+    )
     return Layout(
         checkpoint,
         architecture,

@@ -52,6 +52,7 @@ def resolve(checkpoint: Checkpoint, architecture: Architecture) -> Plan:
     Raises FileError when the header's block counts are absurd, MetadataError when a key that a row needs is missing.
     """
     blocks = layout(checkpoint, architecture)
+    architecture = blocks.architecture
     state = _State(blocks)
     absent: list[Rule] = []
     for rule in _expanded(architecture, blocks):

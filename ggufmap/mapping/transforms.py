@@ -5,6 +5,7 @@ The values themselves are computed in `stream/transforms.py`; both tables have t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ class Kind:
     shapes: Callable[[Sequence[Shape], int], list[Shape]]
     moves_rows: bool
     cuts_rows: bool = False
+    row_group: Callable[[Shape, int], int] | None = None
+    """Rows that must be read together for the transform to work on a part of a matrix; None: only on the whole."""
     computes: bool = False
 
 
@@ -78,14 +81,65 @@ def _conv_channels(shapes: Sequence[Shape], _: int) -> list[Shape]:
     return [(sizes[0], 1, sizes[1])]
 
 
+def _flat(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    return [(math.prod(shapes[0]),)]
+
+
+def _join_rows(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    """Matrices, or stacks of equally many, below each other."""
+    first = shapes[0]
+    for shape in shapes:
+        if len(shape) < 2 or shape[:-2] != first[:-2] or shape[-1] != first[-1]:
+            raise ValueError(f"{shape} does not go below {first}")
+    return [(*first[:-2], sum(shape[-2] for shape in shapes), first[-1])]
+
+
+def _transpose(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if len(shapes[0]) != 2:
+        raise ValueError("a matrix is expected")
+    return [(shapes[0][1], shapes[0][0])]
+
+
+def _qkv_heads(shapes: Sequence[Shape], heads: int) -> list[Shape]:
+    rows = shapes[0][0] if shapes[0] else 1
+    if heads < 1 or rows % (3 * heads):
+        raise ValueError(f"{rows} rows cannot be split into query, key and value of {heads} heads")
+    return list(shapes)
+
+
+def _qkv_groups(shapes: Sequence[Shape], groups: int) -> list[Shape]:
+    """A fused projection whose query part is square."""
+    if len(shapes[0]) != 2:
+        raise ValueError("a matrix is expected")
+    rows, columns = shapes[0]
+    if groups < 1 or rows <= columns or (rows - columns) % (2 * groups) or columns % groups:
+        raise ValueError(f"{rows} rows are not {columns} of query and {groups} heads of key and value")
+    return list(shapes)
+
+
+def _qkv_groups_rope(shapes: Sequence[Shape], groups: int) -> list[Shape]:
+    """Query, key and value in one; key and value are of `groups` heads."""
+    query, key, value = shapes
+    if key != value or len(query) != 2 or groups < 1 or key[0] % (2 * groups) or query[0] % key[0]:
+        raise ValueError(f"query {query}, key {key} and value {value} are not in {groups} groups")
+    return [(query[0] + 2 * key[0], query[1])]
+
+
 KINDS: dict[str, Kind] = {
-    "copy": Kind(_copy, moves_rows=True),
-    "rope_rows": Kind(_rope_rows, moves_rows=True),
+    "copy": Kind(_copy, moves_rows=True, row_group=lambda shape, _: 1),
+    "rope_rows": Kind(_rope_rows, moves_rows=True, row_group=lambda shape, heads: shape[0] // heads),
     "add": Kind(_copy, moves_rows=False, computes=True),
     "a_log": Kind(_copy, moves_rows=False, computes=True),
+    "a_log_flat": Kind(_flat, moves_rows=False, computes=True),
     "conv_channels": Kind(_conv_channels, moves_rows=False),
+    "flat": Kind(_flat, moves_rows=False),
+    "join_rows": Kind(_join_rows, moves_rows=True),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),
+    "transpose": Kind(_transpose, moves_rows=False),
+    "qkv_heads": Kind(_qkv_heads, moves_rows=True),
+    "qkv_groups": Kind(_qkv_groups, moves_rows=True),
+    "qkv_groups_rope": Kind(_qkv_groups_rope, moves_rows=True),
 }
 
 

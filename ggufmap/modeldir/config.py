@@ -20,7 +20,7 @@ from ggufmap.modeldir.derive import DERIVED
 from ggufmap.modeldir.given import Given, check_rope, modern_rope, read_given, same
 
 # Keys where the file is the proof and a given config merely an opinion.
-_FILE_WINS = ("tie_word_embeddings", "vocab_size")
+_FILE_WINS = ("tie_word_embeddings", "vocab_size", "num_hidden_layers", "num_nextn_predict_layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _own(checkpoint: Checkpoint, architecture: Architecture, given: Collection[s
         "dtype": "bfloat16",
     }
     assumed: dict[str, JsonValue] = {"dtype": "bfloat16"}
-    for row in (*architecture.config, *(architecture.draft_flags if blocks.draft else ())):
+    for row in (*blocks.architecture.config, *(architecture.draft_flags if blocks.draft else ())):
         try:
             value, guessed = _evaluate(row, blocks)
         except GgufmapError:

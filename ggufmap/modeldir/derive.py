@@ -11,6 +11,7 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
+from ggufmap.modeldir.derive_ssm import DERIVED_SSM
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
 
 _GEMMA3_PERIOD = 6  # five sliding layers, then a full one (llama.cpp src/models/gemma3.cpp, load_swa_pattern)
@@ -197,6 +198,7 @@ def _of_checkpoint(function: _Checkpoint) -> _Layout:
 
 
 DERIVED: dict[str, _Layout] = {
+    **DERIVED_SSM,
     "vocab_size": _of_checkpoint(_vocab_size),
     "num_hidden_layers": lambda blocks: len(blocks.trunk),
     "num_nextn_predict_layers": lambda blocks: len(blocks.draft),

@@ -234,14 +234,14 @@ def exact_pattern(pattern: str) -> str:
     return _CATEGORY.sub(narrowed, pattern)
 
 
-def find_pre_tokenizer(name: str) -> PreTokenizer:
-    """The row of a `tokenizer.ggml.pre`. Raises UnsupportedError with the nearest spelling and all known names."""
+def find_pre_tokenizer(name: str, file: str) -> PreTokenizer:
+    """The row of a `tokenizer.ggml.pre`. Raises UnsupportedError, naming `file`, the nearest spelling and all known."""
     row = PRE_TOKENIZERS.get(name)
     if row is not None:
         return row
     near = difflib.get_close_matches(name, PRE_TOKENIZERS, n=1)
     guess = f"; nearest known: {near[0]}" if near else ""
     raise UnsupportedError(
-        f"tokenizer.ggml.pre is {name!r}, a pre-tokenizer that is not known here{guess}",
+        f"{file}: tokenizer.ggml.pre is {name!r}, a pre-tokenizer that is not known here{guess}",
         hint=f"Pass a Hugging Face tokenizer with --tokenizer DIR. Known: {', '.join(sorted(PRE_TOKENIZERS))}",
     )

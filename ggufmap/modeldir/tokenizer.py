@@ -80,17 +80,18 @@ def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
         add_bos = metadata.boolean("tokenizer.ggml.add_bos_token", pre.add_bos) or pre.force_bos
     add_eos = metadata.boolean("tokenizer.ggml.add_eos_token", False)
     frame = _frame(vocabulary, add_bos, add_eos, warnings)
+    added = _added_tokens(metadata, vocabulary)
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added_tokens(metadata, vocabulary),
+        "added_tokens": added,
         **pipeline,
         "post_processor": _post_processor(vocabulary, frame),
     }
     return TokenizerFiles(
         tokenizer_json=json.dumps(document, ensure_ascii=False, separators=(",", ":")),
-        config=_config(metadata, vocabulary, document, frame, warnings),
+        config=_config(metadata, vocabulary, added, frame, warnings),
         chat_template=metadata.string(_CHAT_TEMPLATE) if _CHAT_TEMPLATE in metadata else None,
         vocab_size=len(vocabulary.texts),
         modules={f"{_MODULE}.py": _MODULE_TEXT} if _is_rebuilt(metadata) else {},
@@ -192,7 +193,7 @@ def _post_processor(vocabulary: Vocabulary, frame: dict[str, int]) -> Spec:
 
 
 def _config(
-    metadata: Metadata, vocabulary: Vocabulary, document: Spec, frame: dict[str, int], warnings: list[str]
+    metadata: Metadata, vocabulary: Vocabulary, added: list[Spec], frame: dict[str, int], warnings: list[str]
 ) -> Spec:
     """tokenizer_config.json. A named token that is ordinary text stays out: transformers would cut it out."""
     config: Spec = {
@@ -215,8 +216,6 @@ def _config(
     if _is_rebuilt(metadata):
         config["auto_map"] = {"AutoTokenizer": [f"{_MODULE}.GgufTokenizer"] * 2}
     # With this key, even short, transformers does not read tokenizer.json a second time to collect them all.
-    added = document["added_tokens"]
-    assert isinstance(added, list)
     named = set(vocabulary.named.values())
     config["added_tokens_decoder"] = {
         str(token["id"]): {key: value for key, value in token.items() if key != "id"}

@@ -16,12 +16,12 @@ _MERGES = "tokenizer.ggml.merges"
 def choose_pre_tokenizer(metadata: Metadata, model: str, warnings: list[str]) -> PreTokenizer:
     """The pre-tokenizer of the file. Raises UnsupportedError when it is not known."""
     if model == "gemma4":
-        return find_pre_tokenizer("gemma4")
+        return find_pre_tokenizer("gemma4", metadata.file)
     name = metadata.string(_PRE, "")
     if not name:
         warnings.append(f"{_PRE} is missing: 'default' is used as in llama.cpp, ids can differ from the original's")
         name = "default"
-    return find_pre_tokenizer(name)
+    return find_pre_tokenizer(name, metadata.file)
 
 
 def bpe_model(metadata: Metadata, vocabulary: Vocabulary, pre: PreTokenizer, warnings: list[str]) -> dict[str, object]:

@@ -49,7 +49,7 @@ def spm_model(metadata: Metadata, vocabulary: Vocabulary, warnings: list[str]) -
     # Tokens that are cut out of the input beforehand meet nobody.
     made_ids = order[made][~vocabulary.cut_mask()[order[made]]]
     _check_ties(metadata, [texts[i] for i in made_ids.tolist()], scores[made_ids], warnings)
-    _check_characters(vocabulary, warnings)
+    _check_characters(vocabulary, parts, warnings)
     missing = [byte for byte in _BYTES if byte not in vocabulary.ids]
     if missing:
         warnings.append(
@@ -110,20 +110,27 @@ def _check_ties(metadata: Metadata, made: list[str], scores: npt.NDArray[np.floa
         )
 
 
-def _check_characters(vocabulary: Vocabulary, warnings: list[str]) -> None:
+def _check_characters(vocabulary: Vocabulary, parts: set[str], warnings: list[str]) -> None:
     """llama.cpp can build a token from a character that is none itself; a list of merges cannot."""
-    alone = set("".join(vocabulary.texts)) - {text for text in vocabulary.texts if len(text) == 1} - {" "}
+    alone = set("".join(parts)) - parts
     if not alone:
         return
-    cut = vocabulary.cut_mask().tolist()
-    lost = [
-        text for i, text in enumerate(vocabulary.texts) if not alone.isdisjoint(text) and " " not in text and not cut[i]
-    ]
+    lost = [text for text in parts if not alone.isdisjoint(text) and _needs(text, alone, parts)]
+    lost = sorted(text for text in lost if not vocabulary.is_cut(vocabulary.ids[text]))
     if lost:
         warnings.append(
             f"{len(lost)} tokens contain a character that is no token itself ({lost[0]!r}): they are never produced "
             "here, llama.cpp can produce them"
         )
+
+
+def _needs(text: str, alone: set[str], parts: set[str]) -> bool:
+    """Whether two neighbours can make `text`, one of them a character of `alone`."""
+    cuts = ((text[:cut], text[cut:]) for cut in range(1, len(text)))
+    return any(
+        (left in alone and (right in parts or right in alone)) or (right in alone and left in parts)
+        for left, right in cuts
+    )
 
 
 def _unordered(metadata: Metadata, why: str) -> UnsupportedError:

@@ -107,19 +107,18 @@ def _texts(metadata: Metadata, warnings: list[str]) -> list[str]:
     try:
         texts = [token.decode() for token in raw]
     except UnicodeDecodeError:
-        texts = [_decoded(token, i, warnings) for i, token in enumerate(raw)]
+        texts = [token.decode(errors="replace") for token in raw]
+        broken = [i for i, text in enumerate(texts) if text.encode() != raw[i]]
+        for i in broken:
+            texts[i] = f"[INVALID_{i}]"
+        warnings.append(
+            f"{TOKENS}: {len(broken)} tokens are not valid UTF-8, the first is {broken[0]} "
+            f"({raw[broken[0]][:16].hex(' ')}); no text can produce them"
+        )
     if "" in texts:
         warnings.append(f"{TOKENS}: {texts.count('')} tokens have no text")
         texts = [text or f"[EMPTY_{i}]" for i, text in enumerate(texts)]
     return texts
-
-
-def _decoded(token: bytes, index: int, warnings: list[str]) -> str:
-    try:
-        return token.decode()
-    except UnicodeDecodeError:
-        warnings.append(f"{TOKENS}[{index}] is not valid UTF-8 ({token[:16].hex(' ')}); no text can produce it")
-        return f"[INVALID_{index}]"
 
 
 def _duplicate(texts: list[str]) -> str:

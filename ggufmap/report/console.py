@@ -18,7 +18,7 @@ from rich.text import Text
 from ggufmap.mapping.memory import CutTensor, cut_tensors, legal_sizes, model_bytes
 from ggufmap.mapping.plan import ModelTrace, Plan
 from ggufmap.report.as_json import assignments, summary
-from ggufmap.report.patterns import counted, pattern, size
+from ggufmap.report.patterns import counted, pattern, printable, size
 
 _SHOWN = 12
 
@@ -38,11 +38,6 @@ def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Map
     for warning in plan.warnings:
         console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
     _verdict(console, plan)
-
-
-def printable(text: str) -> str:
-    """`text` with control and other unprintable characters escaped: a name must not move the cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _head(console: Console, plan: Plan) -> None:
@@ -188,7 +183,7 @@ def _verdict(console: Console, plan: Plan) -> None:
     if plan.trace is not None and plan.trace.draft is not None and plan.trace.draft.deferred:
         saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
         console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))
-    console.print(Text(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}"))
+    console.print(Text(printable(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}")))
 
 
 def _line(kind: str, text: str, style: str = "") -> Text:

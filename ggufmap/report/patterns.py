@@ -1,4 +1,4 @@
-"""Grouping names by pattern: `blk.3.attn_q.weight` is one of `blk.*.attn_q.weight`."""
+"""Names for people: grouped by pattern (`blk.3.attn_q.weight` is one of `blk.*.attn_q.weight`), safe to print."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 def pattern(name: str) -> str:
     """`name` with every numeric segment replaced by `*`."""
     return _NUMBER.sub("*", name)
+
+
+def printable(text: str) -> str:
+    """`text` with control and other unprintable characters escaped: a name must not move the cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def counted(values: Iterable[str]) -> str:

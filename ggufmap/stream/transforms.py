@@ -48,22 +48,80 @@ def _conv_channels(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor
     return [tensors[0].reshape(channels, 1, kernel)]
 
 
+_LOG_STEPS = 4 * torch.finfo(torch.float32).eps  # what exp and log in float32 lose between them
+
+
 def _a_log(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
-    """The converter stores -exp(A_log); a value of 0 or more cannot come from it."""
+    """The converter stores -exp(A_log); a value of 0 or more cannot come from it.
+
+    Nearly every A_log is published in bfloat16: where the nearest such value gives what is stored, it is that one.
+    """
     stored = tensors[0].float()
     if not bool((stored < 0).all()):
         raise MappingError(f"a decay (stored as -exp(A_log)) has the value {float(stored.max())}; below 0 expected")
-    return [torch.log(-stored)]
+    exact = torch.log(-stored.double())
+    short = exact.to(torch.bfloat16).double()
+    return [torch.where((torch.exp(short) + stored).abs() <= _LOG_STEPS * stored.abs(), short, exact).float()]
+
+
+def _a_log_flat(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The same of a vector that the converter gave an axis of size one (conversion/mamba.py, Mamba 2)."""
+    return [_a_log(tensors, 0)[0].reshape(-1)]
+
+
+def _flat(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A vector that the converter stores with more axes (conversion/mamba.py: D, norms by group)."""
+    return [tensors[0].reshape(-1)]
+
+
+def _join_rows(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """Halves of a fused projection, or of a stack of them, below each other again (conversion/granite.py)."""
+    return [torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim=-2)]
+
+
+def _transpose(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """GPT-2's Conv1D weights, which the converter turns (conversion/gpt2.py)."""
+    return [tensors[0].t().contiguous()]
+
+
+def _qkv_heads(tensors: Sequence[torch.Tensor], heads: int) -> list[torch.Tensor]:
+    """All queries, all keys, all values back to query, key, value of one head after another (conversion/bloom.py)."""
+    parts = tensors[0].view(3, heads, -1, *tensors[0].shape[1:])
+    return [parts.transpose(0, 1).reshape(tensors[0].shape)]
+
+
+def _qkv_groups(tensors: Sequence[torch.Tensor], groups: int) -> list[torch.Tensor]:
+    """The same for grouped heads: a group is its queries, one key, one value (conversion/falcon.py)."""
+    rows, columns = tensors[0].shape
+    single = (rows - columns) // 2
+    parts = tensors[0].split((columns, single, single))
+    return [torch.cat([part.view(groups, -1, columns) for part in parts], dim=1).reshape(rows, columns)]
+
+
+def _qkv_groups_rope(tensors: Sequence[torch.Tensor], groups: int) -> list[torch.Tensor]:
+    """The same of three tensors, query and key permuted for interleaved RoPE (conversion/internlm.py)."""
+    query, key, value = tensors
+    heads = query.shape[0] // (key.shape[0] // groups)
+    plain = (*_rope_rows((query,), heads), *_rope_rows((key.to(query.dtype),), groups), value.to(query.dtype))
+    joined = torch.cat([part.view(groups, -1, part.shape[1]) for part in plain], dim=1)
+    return [joined.reshape(-1, query.shape[1])]
 
 
 APPLY: dict[str, Callable[[Sequence[torch.Tensor], int], list[torch.Tensor]]] = {
     "copy": _copy,
     "rope_rows": _rope_rows,
     "a_log": _a_log,
+    "a_log_flat": _a_log_flat,
     "add": _add,
     "conv_channels": _conv_channels,
     "experts": _experts,
+    "flat": _flat,
+    "join_rows": _join_rows,
     "mla_kv_b": _mla_kv_b,
+    "transpose": _transpose,
+    "qkv_heads": _qkv_heads,
+    "qkv_groups": _qkv_groups,
+    "qkv_groups_rope": _qkv_groups_rope,
 }
 
 

@@ -89,7 +89,8 @@ def _environment(device: str) -> dict[str, str]:
 def _ask(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ggufmap.target.worker"],
+            # -P: nothing is imported from the current folder, which may be a downloaded one.
+            [sys.executable, "-P", "-m", "ggufmap.target.worker"],
             input=json.dumps(request),
             env=environment,
             capture_output=True,

@@ -1,0 +1,84 @@
+"""Config values of the dense families from GPT-2 to Gemma 2: sliding patterns, flags that tensors or numbers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ggufmap.archs.base import JsonValue
+from ggufmap.errors import FileError
+from ggufmap.mapping.layout import Layout
+
+_GEMMA2_27B_BLOCKS = 46
+
+
+def _number(blocks: Layout, key: str, default: float | None = None) -> float:
+    return blocks.checkpoint.metadata.number(f"{blocks.checkpoint.architecture}.{key}", default)
+
+
+def sliding_layer_types(period: int) -> Callable[[Layout], JsonValue]:
+    """Sliding or full per layer: the header's list or period, else the last of `period` layers is a full one.
+
+    Source: llama.cpp 0c1e57098 src/llama-model-loader, load_swa_pattern.
+    """
+
+    def of(blocks: Layout) -> JsonValue:
+        metadata, key = blocks.checkpoint.metadata, f"{blocks.checkpoint.architecture}.attention.sliding_window_pattern"
+        if not blocks.integer("attention.sliding_window", 0):
+            sliding = [False for _ in blocks.trunk]
+        elif metadata.is_array(key):
+            sliding = [bool(x) for x in metadata.numbers(key)][: len(blocks.trunk)]
+            if len(sliding) != len(blocks.trunk):
+                raise FileError(f"{blocks.checkpoint.path}: {key} has {len(sliding)} values, {len(blocks.trunk)} needed")
+        else:
+            every = metadata.integer(key, period)
+            sliding = [every == 0 or (bid + 1) % every != 0 for bid in blocks.trunk]
+        return ["sliding_attention" if x else "full_attention" for x in sliding]
+
+    return of
+
+
+def _gemma2_query_scalar(blocks: Layout) -> int:
+    """No key in the header: llama.cpp src/models/gemma2.cpp knows that the 27B model differs from the head size."""
+    heads = max(blocks.integer("attention.head_count"), 1)
+    if len(blocks.trunk) == _GEMMA2_27B_BLOCKS:
+        return blocks.integer("embedding_length") // heads
+    return blocks.integer("attention.key_length", blocks.integer("embedding_length") // heads)
+
+
+def _holds(tensor: str) -> Callable[[Layout], JsonValue]:
+    return lambda blocks: tensor in blocks.checkpoint.tensors
+
+
+def _parallel_residual(blocks: Layout) -> bool:
+    return blocks.checkpoint.metadata.boolean(f"{blocks.checkpoint.architecture}.use_parallel_residual", False)
+
+
+def _sliding_window(blocks: Layout) -> int | None:
+    """None where the header says 0: Phi-4 is told from Phi-3 that way (conversion/phi.py)."""
+    return blocks.integer("attention.sliding_window", 0) or None
+
+
+def _grouped_falcon(blocks: Layout) -> bool:
+    """Falcon's new decoder is the one with several key-value heads (conversion/falcon.py)."""
+    return blocks.integer("attention.head_count_kv", 1) != 1
+
+
+def _falcon_norms(blocks: Layout) -> int | None:
+    """The new decoder has two norms, but for the 11B model; the old decoder has no such key."""
+    if not _grouped_falcon(blocks):
+        return None
+    return 2 if "blk.0.attn_norm_2.weight" in blocks.checkpoint.tensors else 1
+
+
+DERIVED_CLASSIC: dict[str, Callable[[Layout], JsonValue]] = {
+    "sliding_layer_types_2": sliding_layer_types(2),
+    "sliding_layer_types_4": sliding_layer_types(4),
+    "gemma2_query_scalar": _gemma2_query_scalar,
+    "sliding_window_or_none": _sliding_window,
+    "parallel_residual": _parallel_residual,
+    "ffn_bias": _holds("blk.0.ffn_up.bias"),
+    "falcon_new_decoder": _grouped_falcon,
+    "falcon_multi_query": lambda blocks: not _grouped_falcon(blocks),
+    "falcon_norms": _falcon_norms,
+    "falcon_bias": _holds("blk.0.attn_qkv.bias"),
+}

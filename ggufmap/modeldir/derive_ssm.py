@@ -1,0 +1,63 @@
+"""Config values of state-space and hybrid models: named functions over the header and the tensor table.
+
+Source: llama.cpp 0c1e57098 conversion/mamba.py, granite.py, lfm2.py (what the keys hold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ggufmap.archs.base import JsonValue
+from ggufmap.errors import FileError
+from ggufmap.mapping.layout import Layout
+
+
+def _quotient(blocks: Layout, key: str, divisor_key: str) -> int:
+    size, divisor = blocks.integer(key), blocks.integer(divisor_key)
+    if divisor < 1 or size % divisor:
+        raise FileError(f"{blocks.checkpoint.path}: {key} is {size}, not a multiple of {divisor_key} {divisor}")
+    return size // divisor
+
+
+def _any_ends(suffix: str) -> Callable[[Layout], bool]:
+    return lambda blocks: any(name.endswith(suffix) for name in blocks.checkpoint.tensors)
+
+
+def _hybrid_kv_heads(blocks: Layout) -> int:
+    """The key-value heads of the blocks that have attention; the header has 0 for the others."""
+    key = f"{blocks.checkpoint.architecture}.attention.head_count_kv"
+    if not blocks.checkpoint.metadata.is_array(key):
+        return blocks.integer("attention.head_count_kv")
+    found = {heads for heads in blocks.checkpoint.metadata.integer_list(key) if heads}
+    if len(found) != 1:
+        raise FileError(f"{blocks.checkpoint.path}: {key} has {sorted(found)}; vLLM takes one number of heads")
+    return found.pop()
+
+
+def _layer_types(linear: str, softmax: str) -> Callable[[Layout], list[JsonValue]]:
+    return lambda blocks: [linear if bid in blocks.linear else softmax for bid in blocks.trunk]
+
+
+def _position_embedding_type(blocks: Layout) -> str:
+    """Granite's converter writes whether there is RoPE as `rope.scaling.finetuned`; llama.cpp's default is yes."""
+    key = f"{blocks.checkpoint.architecture}.rope.scaling.finetuned"
+    return "rope" if blocks.checkpoint.metadata.boolean(key, True) else "nope"
+
+
+def _mixer_rms_eps(blocks: Layout) -> float | None:
+    """FalconMamba's own; the header has only the one of the other norms. Every published model has this."""
+    key = f"{blocks.checkpoint.architecture}.ssm.dt_b_c_rms"
+    return 1e-6 if blocks.checkpoint.metadata.boolean(key, False) else None
+
+
+DERIVED_SSM: dict[str, Callable[[Layout], JsonValue]] = {
+    "mamba_d_head": lambda blocks: _quotient(blocks, "ssm.inner_size", "ssm.time_step_rank"),
+    "mamba_expand": lambda blocks: _quotient(blocks, "ssm.inner_size", "embedding_length"),
+    "mamba_conv_bias": _any_ends(".ssm_conv1d.bias"),
+    "mamba_proj_bias": _any_ends(".ssm_in.bias"),
+    "hybrid_attention_bias": _any_ends(".attn_q.bias"),
+    "hybrid_kv_heads": _hybrid_kv_heads,
+    "mamba_layer_types": _layer_types("mamba", "attention"),
+    "position_embedding_type": _position_embedding_type,
+    "mixer_rms_eps": _mixer_rms_eps,
+}
