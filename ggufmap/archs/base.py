@@ -112,6 +112,8 @@ class Architecture:
     bf16_only: str | None = None
     """Why fp16 is refused by default (activations or weights leave its range); None when it is fine."""
     indexer_sharing: IndexerSharing | None = None
+    full_attention_interval: int = 0
+    """Every n-th block has full attention, the others linear, when the header does not say; 0: no such family."""
     draft_flags: tuple[ConfigRow, ...] = ()
     """Config keys that vLLM reads from the draft's config: written, and checked to arrive there."""
 

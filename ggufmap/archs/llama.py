@@ -1,11 +1,26 @@
-"""Llama and Mistral: one architecture string, `llama`, and one model class (the two compute the same).
+"""Llama and Mistral: one architecture string, `llama`, and one model class (the two compute the same). Mixtral is its
+variant with experts. Arcee and SmolLM3 have strings of their own and are built the same way.
 
-Source: llama.cpp 0c1e57098 conversion/llama.py; vLLM 0.32.0 model_executor/models/llama.py.
+Source: llama.cpp 0c1e57098 conversion/llama.py, src/models/smollm3.cpp; vLLM 0.32.0 model_executor/models/llama.py,
+mixtral.py, and its Transformers class for Arcee and SmolLM3.
 """
 
 from __future__ import annotations
 
-from ggufmap.archs.base import Architecture, assumed, derived
+from ggufmap.archs.base import (
+    Architecture,
+    ConfigRow,
+    Rule,
+    Variant,
+    assumed,
+    biases,
+    block,
+    derived,
+    header,
+    only,
+    weights,
+    without,
+)
 from ggufmap.archs.blocks import (
     COMMON_CONFIG,
     EMBEDDING,
@@ -17,18 +32,69 @@ from ggufmap.archs.blocks import (
     ROPE_PERMUTED_ATTENTION,
 )
 
+_UNGATED = (("ffn_up", "mlp.up_proj"), ("ffn_down", "mlp.down_proj"))
+UNGATED_MLP: tuple[Rule, ...] = weights(_UNGATED) + biases(_UNGATED)
+
+_ATTENTION = EMBEDDING + ROPE_PERMUTED_ATTENTION + PRE_NORMS + FINAL_NORM
+_CONFIG: tuple[ConfigRow, ...] = (
+    *COMMON_CONFIG,
+    derived("rope_parameters"),
+    derived("attention_bias", "output_bias"),
+    derived("mlp_bias"),
+)
+
+_MIXTRAL: tuple[Rule, ...] = only(
+    weights((("ffn_gate_inp", "block_sparse_moe.gate"),))
+    + tuple(
+        block(f"ffn_{part}_exps.weight", f"block_sparse_moe.experts.{{eid}}.{name}.weight", "experts")
+        for part, name in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
+    ),
+    "moe",
+)
+
 LLAMA = Architecture(
     names=("llama",),
     model_type="llama",
     model_class="LlamaForCausalLM",
-    rules=EMBEDDING + ROPE_PERMUTED_ATTENTION + GATED_MLP + GATED_MLP_BIAS + PRE_NORMS + FINAL_NORM,
+    variants=(
+        Variant(
+            "experts",
+            "mixtral",
+            "MixtralForCausalLM",
+            rules=_ATTENTION + _MIXTRAL,
+            config=(
+                *COMMON_CONFIG,
+                derived("rope_parameters"),
+                header("num_local_experts", "expert_count"),
+                header("num_experts_per_tok", "expert_used_count"),
+                *assumed(hidden_act="silu", sliding_window=None),
+            ),
+        ),
+    ),
+    rules=_ATTENTION + GATED_MLP + GATED_MLP_BIAS,
+    config=(*_CONFIG, derived("qkv_bias"), *assumed(hidden_act="silu", pretraining_tp=1)),
+    skips=ROPE_FREQS,
+)
+
+ARCEE = Architecture(
+    names=("arcee",),
+    model_type="arcee",
+    model_class="ArceeForCausalLM",
+    rules=_ATTENTION + UNGATED_MLP,
+    config=(*without(_CONFIG, "mlp_bias"), derived("mlp_bias", "up_bias"), *assumed(hidden_act="relu2")),
+    skips=ROPE_FREQS,
+)
+
+SMOLLM3 = Architecture(
+    names=("smollm3",),
+    model_type="smollm3",
+    model_class="SmolLM3ForCausalLM",
+    rules=_ATTENTION + GATED_MLP + GATED_MLP_BIAS,
     config=(
-        *COMMON_CONFIG,
-        derived("rope_parameters"),
-        derived("attention_bias", "output_bias"),
-        derived("qkv_bias"),
-        derived("mlp_bias"),
-        *assumed(hidden_act="silu", pretraining_tp=1),
+        *_CONFIG,
+        derived("layer_types", "full_layer_types"),
+        derived("no_rope_layers", "no_rope_every_4th"),
+        *assumed(hidden_act="silu", no_rope_layer_interval=4, use_sliding_window=False, sliding_window=None),
     ),
     skips=ROPE_FREQS,
 )

@@ -66,6 +66,8 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "moe": lambda layout, bid: bid >= layout.leading_dense,
     "full_indexer": lambda layout, bid: bid in layout.full_indexer,
     "shared_indexer": lambda layout, bid: bid not in layout.full_indexer,
+    "routed": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" in layout.checkpoint.tensors,
+    "unrouted": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" not in layout.checkpoint.tensors,
     "linear_attention": lambda layout, bid: bid in layout.linear,
     "softmax_attention": lambda layout, bid: bid not in layout.linear,
 }
@@ -73,6 +75,8 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
 
 
 VARIANTS: dict[str, Callable[[Checkpoint], bool]] = {
+    "experts": lambda c: c.metadata.integer(f"{c.architecture}.expert_count", 0) > 0,
+    "sliding_window": lambda c: c.metadata.integer(f"{c.architecture}.attention.sliding_window", 0) > 0,
     "shared_expert": lambda c: any(name.endswith("ffn_down_shexp.weight") for name in c.tensors),
     "normed_mamba": lambda c: c.metadata.boolean(f"{c.architecture}.ssm.dt_b_c_rms", False),
     "fused_qkv": lambda c: "blk.0.attn_qkv.weight" in c.tensors,
@@ -122,7 +126,7 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
         draft,
         leading_dense=_leading_dense(checkpoint, len(trunk) + len(draft)),
         full_indexer=_full_indexer(checkpoint, architecture, trunk, draft),
-        linear=_linear(checkpoint),
+        linear=_linear(checkpoint, architecture, trunk),
         model_type=variant.model_type,
         model_class=variant.model_class,
         warnings=tuple(warnings),
@@ -165,8 +169,15 @@ def _leading_dense(checkpoint: Checkpoint, blocks: int) -> int:
     return meta.integer(f"{arch}.leading_dense_block_count", 0)
 
 
-def _linear(checkpoint: Checkpoint) -> frozenset[int]:
-    """Blocks without key-value heads in the header's per-block list."""
+def _linear(checkpoint: Checkpoint, architecture: Architecture, trunk: range) -> frozenset[int]:
+    """Blocks that the header calls recurrent, else every one but each n-th, else those without key-value heads."""
+    recurrent = f"{checkpoint.architecture}.attention.recurrent_layers"
+    if checkpoint.metadata.is_array(recurrent):
+        return frozenset(bid for bid, linear in enumerate(checkpoint.metadata.numbers(recurrent)) if linear)
+    key = f"{checkpoint.architecture}.full_attention_interval"
+    interval = checkpoint.metadata.integer(key, architecture.full_attention_interval)
+    if interval > 0:
+        return frozenset(bid for bid in trunk if (bid + 1) % interval)
     key = f"{checkpoint.architecture}.attention.head_count_kv"
     if not checkpoint.metadata.is_array(key):
         return frozenset()

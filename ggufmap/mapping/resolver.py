@@ -100,9 +100,10 @@ def _expanded(architecture: Architecture, blocks: Layout) -> Iterator[Rule]:
             yield rule
             continue
         for bid in blocks.blocks(rule.blocks):
+            nextn = str(bid - len(blocks.trunk))
             yield Rule(
                 tuple(name.replace("{bid}", str(bid)) for name in rule.tensors),
-                tuple(name.replace("{bid}", str(bid)) for name in rule.checkpoint),
+                tuple(name.replace("{bid}", str(bid)).replace("{nextn}", nextn) for name in rule.checkpoint),
                 rule.transform,
                 rule.optional,
             )
@@ -157,12 +158,18 @@ def _unusable(tensor: Tensor) -> Mismatched | None:
 
 
 def _bind(rule: Rule, metadata: Metadata, architecture: str) -> Transform:
-    """The rule's transform with its argument: a number as it stands, a header key looked up (per block if an array)."""
-    name, _, argument = rule.transform.partition(":")
-    if not argument:
+    """The rule's transform with its arguments, which stand behind a colon, separated by commas."""
+    name, _, arguments = rule.transform.partition(":")
+    if not arguments:
         return Transform(name)
+    first, *more = (_argument(text, rule, metadata, architecture) for text in arguments.split(","))
+    return Transform(name, first, tuple(more))
+
+
+def _argument(argument: str, rule: Rule, metadata: Metadata, architecture: str) -> int:
+    """A number as it stands, a header key looked up (per block if an array)."""
     try:
-        return Transform(name, int(argument))
+        return int(argument)
     except ValueError:
         key = f"{architecture}.{argument}"
     if key not in metadata and argument in _FALLBACK_KEYS:
@@ -172,8 +179,8 @@ def _bind(rule: Rule, metadata: Metadata, architecture: str) -> Transform:
         bid = block_of(rule.tensors[0])
         if bid is None or bid >= len(values):
             raise FileError(f"{metadata.file}: {key} has {len(values)} values, none for {rule.tensors[0]}")
-        return Transform(name, values[bid])
-    return Transform(name, metadata.integer(key))
+        return values[bid]
+    return metadata.integer(key)
 
 
 def _half(state: _State, rule: Rule, present: list[str]) -> None:

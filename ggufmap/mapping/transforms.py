@@ -14,13 +14,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """A transform with its argument bound: `rope_rows:8` moves rows of 8 heads."""
+    """A transform with its argument bound: `rope_rows:8` moves rows of 8 heads. Few take more than one."""
 
     name: str
     argument: int | None = None
+    more: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return self.name if self.argument is None else f"{self.name}:{self.argument}"
+        return self.name if self.argument is None else f"{self.name}:{','.join(map(str, (self.argument, *self.more)))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Kind:
     quantised inputs are decoded in float32.
     """
 
-    shapes: Callable[[Sequence[Shape], int], list[Shape]]
+    shapes: Callable[..., list[Shape]]
     moves_rows: bool
     cuts_rows: bool = False
     row_group: Callable[[Shape, int], int] | None = None
@@ -125,6 +126,49 @@ def _qkv_groups_rope(shapes: Sequence[Shape], groups: int) -> list[Shape]:
     return [(query[0] + 2 * key[0], query[1])]
 
 
+def _as_row(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    size = math.prod(shapes[0])
+    if size not in shapes[0]:
+        raise ValueError("one row is expected")
+    return [(1, size)]
+
+
+def _group_rows(shapes: Sequence[Shape], groups: int) -> list[Shape]:
+    """Query, key and value in one matrix and the gate in another: the value part is as large as the gate."""
+    (rows, columns), gate = shapes
+    if groups < 1 or gate[1] != columns or rows <= gate[0] or (rows - gate[0]) % (2 * groups) or gate[0] % groups:
+        raise ValueError(f"{shapes[0]} and {gate} are not query, key, value and gate of {groups} heads")
+    return [(rows + gate[0], columns)]
+
+
+def _tiled(size: int, groups: int, heads: int) -> None:
+    if groups < 1 or heads < 1 or heads % groups or size % heads:
+        raise ValueError(f"{size} values are not {heads} heads in {groups} groups")
+
+
+def _tiled_rows(shapes: Sequence[Shape], groups: int, heads: int) -> list[Shape]:
+    _tiled(shapes[0][0] if shapes[0] else 1, groups, heads)
+    return list(shapes)
+
+
+def _tiled_columns(shapes: Sequence[Shape], groups: int, heads: int) -> list[Shape]:
+    _tiled(shapes[0][-1], groups, heads)
+    return list(shapes)
+
+
+def _tiled_tail(shapes: Sequence[Shape], groups: int, heads: int, size: int) -> list[Shape]:
+    if not 0 < size <= shapes[0][0]:
+        raise ValueError(f"the last {size} of {shapes[0][0]} rows")
+    _tiled(size, groups, heads)
+    return list(shapes)
+
+
+def _tiled_tail_conv(shapes: Sequence[Shape], groups: int, heads: int, size: int) -> list[Shape]:
+    channels = _conv_channels(shapes, 0)
+    _tiled_tail(channels, groups, heads, size)
+    return channels
+
+
 KINDS: dict[str, Kind] = {
     "copy": Kind(_copy, moves_rows=True, row_group=lambda shape, _: 1),
     "rope_rows": Kind(_rope_rows, moves_rows=True, row_group=lambda shape, heads: shape[0] // heads),
@@ -136,6 +180,13 @@ KINDS: dict[str, Kind] = {
     "join_rows": Kind(_join_rows, moves_rows=True),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),
+    "as_row": Kind(_as_row, moves_rows=False),
+    "group_rows": Kind(_group_rows, moves_rows=True),
+    "tiled_rows": Kind(_tiled_rows, moves_rows=True),
+    "tiled_columns": Kind(_tiled_columns, moves_rows=False),
+    "tiled_tail": Kind(_tiled_tail, moves_rows=True),
+    "tiled_tail_conv": Kind(_tiled_tail_conv, moves_rows=False),
+    "tiled_a_log": Kind(_tiled_rows, moves_rows=False, computes=True),
     "transpose": Kind(_transpose, moves_rows=False),
     "qkv_heads": Kind(_qkv_heads, moves_rows=True),
     "qkv_groups": Kind(_qkv_groups, moves_rows=True),
@@ -145,4 +196,4 @@ KINDS: dict[str, Kind] = {
 
 def output_shapes(transform: Transform, shapes: Sequence[Shape]) -> list[Shape]:
     """Shapes of the checkpoint tensors that `transform` makes of tensors of `shapes`. ValueError says why it cannot."""
-    return KINDS[transform.name].shapes(shapes, transform.argument or 0)
+    return KINDS[transform.name].shapes(shapes, transform.argument or 0, *transform.more)

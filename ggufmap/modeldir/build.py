@@ -86,6 +86,8 @@ def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: 
         "ggufmap": __version__,
         "sizes": sizes,
     }
+    if checkpoint.draft_path is not None:
+        manifest["draft"] = str(checkpoint.draft_path.resolve())
     _dump(folder / MANIFEST, manifest)
 
 

@@ -12,6 +12,9 @@ from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
 from ggufmap.modeldir.derive_ssm import DERIVED_SSM
+from ggufmap.modeldir.derive_classic import DERIVED_CLASSIC
+from ggufmap.modeldir.derive_experts import DERIVED_EXPERTS
+from ggufmap.modeldir.derive_longrope import DERIVED_LONGROPE
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
 
 _GEMMA3_PERIOD = 6  # five sliding layers, then a full one (llama.cpp src/models/gemma3.cpp, load_swa_pattern)
@@ -233,4 +236,7 @@ DERIVED: dict[str, _Layout] = {
     "linear_attn_config": _linear_attn_config,
     "index_kpool_always_select_tail": _select_tail,
     "swiglu_limit": _swiglu_limit,
+    **DERIVED_CLASSIC,
+    **DERIVED_EXPERTS,
+    **DERIVED_LONGROPE,
 }

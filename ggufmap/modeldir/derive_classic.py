@@ -58,6 +58,11 @@ def _sliding_window(blocks: Layout) -> int | None:
     return blocks.integer("attention.sliding_window", 0) or None
 
 
+def _grouped_query(blocks: Layout) -> bool:
+    heads = blocks.integer("attention.head_count")
+    return blocks.integer("attention.head_count_kv", heads) != heads
+
+
 def _grouped_falcon(blocks: Layout) -> bool:
     """Falcon's new decoder is the one with several key-value heads (conversion/falcon.py)."""
     return blocks.integer("attention.head_count_kv", 1) != 1
@@ -80,5 +85,7 @@ DERIVED_CLASSIC: dict[str, Callable[[Layout], JsonValue]] = {
     "falcon_new_decoder": _grouped_falcon,
     "falcon_multi_query": lambda blocks: not _grouped_falcon(blocks),
     "falcon_norms": _falcon_norms,
-    "falcon_bias": _holds("blk.0.attn_qkv.bias"),
+    "fused_qkv_bias": _holds("blk.0.attn_qkv.bias"),
+    "grouped_query": _grouped_query,
+    "rope_ratio": lambda blocks: _number(blocks, "rope.freq_base", 10_000.0) / 10_000,
 }

@@ -44,15 +44,13 @@ def longrope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
     return {**found, "rope_type": "longrope", **factors, _ORIGINAL: original}
 
 
-def _with_original(blocks: Layout) -> dict[str, JsonValue]:
-    """Phi-3's own: the original length is said whatever the scaling."""
-    original = _original_context(blocks.checkpoint)
-    found = longrope_parameters(blocks.checkpoint)
-    return found if original is None else {**found, _ORIGINAL: original}
+def _with_partial(blocks: Layout) -> dict[str, JsonValue]:
+    """Phi-3's own: the rotated part is said also where it is the whole."""
+    return {"partial_rotary_factor": 1.0, **longrope_parameters(blocks.checkpoint)}
 
 
 DERIVED_LONGROPE: dict[str, Callable[[Layout], JsonValue]] = {
     "longrope_parameters": lambda blocks: longrope_parameters(blocks.checkpoint),
-    "phi3_rope_parameters": _with_original,
+    "phi3_rope_parameters": _with_partial,
     "original_max_position_embeddings": lambda blocks: _original_context(blocks.checkpoint),
 }

@@ -38,6 +38,26 @@ def _layer_types(linear: str, softmax: str) -> Callable[[Layout], list[JsonValue
     return lambda blocks: [linear if bid in blocks.linear else softmax for bid in blocks.trunk]
 
 
+def _schedule(found: list[int], blocks: Layout, usual: tuple[int, int]) -> tuple[int, int]:
+    """Period and offset of the blocks `found`: the published ones where they fit, else the smallest that do."""
+    total = len(blocks.trunk)
+    every = (usual, *((period, offset) for period in range(1, total + 1) for offset in range(period)))
+    for period, offset in every:
+        if [bid for bid in blocks.trunk if bid % period == offset] == found:
+            return period, offset
+    if not found:
+        return total + 1, total
+    raise FileError(f"{blocks.checkpoint.path}: blocks {found} are at no fixed distance, as vLLM's class needs them")
+
+
+def _jamba_attention(blocks: Layout) -> tuple[int, int]:
+    return _schedule([bid for bid in blocks.trunk if bid not in blocks.linear], blocks, (8, 4))
+
+
+def _jamba_experts(blocks: Layout) -> tuple[int, int]:
+    return _schedule(blocks.blocks(("routed",)), blocks, (2, 1))
+
+
 def _position_embedding_type(blocks: Layout) -> str:
     """Granite's converter writes whether there is RoPE as `rope.scaling.finetuned`; llama.cpp's default is yes."""
     key = f"{blocks.checkpoint.architecture}.rope.scaling.finetuned"
@@ -58,6 +78,13 @@ DERIVED_SSM: dict[str, Callable[[Layout], JsonValue]] = {
     "hybrid_attention_bias": _any_ends(".attn_q.bias"),
     "hybrid_kv_heads": _hybrid_kv_heads,
     "mamba_layer_types": _layer_types("mamba", "attention"),
+    "conv_layer_types": _layer_types("conv", "full_attention"),
+    "router_bias": _any_ends("exp_probs_b.bias"),
+    "mamba_norm": _any_ends(".ssm_norm.weight"),
+    "jamba_attention_period": lambda blocks: _jamba_attention(blocks)[0],
+    "jamba_attention_offset": lambda blocks: _jamba_attention(blocks)[1],
+    "jamba_expert_period": lambda blocks: _jamba_experts(blocks)[0],
+    "jamba_expert_offset": lambda blocks: _jamba_experts(blocks)[1],
     "position_embedding_type": _position_embedding_type,
     "mixer_rms_eps": _mixer_rms_eps,
 }

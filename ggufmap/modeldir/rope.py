@@ -78,11 +78,11 @@ def _theta(checkpoint: Checkpoint, key: str, default: float) -> float:
     return theta
 
 
-def rope_factors(checkpoint: Checkpoint) -> npt.NDArray[np.float32]:
-    """The values of `rope_freqs.weight`, shape (rotary dimensions / 2,)."""
-    tensor = checkpoint.tensors[_FREQS]
+def rope_factors(checkpoint: Checkpoint, name: str = _FREQS) -> npt.NDArray[np.float32]:
+    """The values of `rope_freqs.weight` (or another such tensor), shape (rotary dimensions / 2,)."""
+    tensor = checkpoint.tensors[name]
     if tensor.type.name != "F32":
-        raise FileError(f"{checkpoint.path}: {_FREQS} has type {tensor.type.name}, F32 expected")
+        raise FileError(f"{checkpoint.path}: {name} has type {tensor.type.name}, F32 expected")
     raw = np.frombuffer(checkpoint.read(tensor), dtype=np.dtype(tensor.order + "f4"))
     return raw.astype(np.float32)
 
@@ -161,6 +161,8 @@ def _scaling(checkpoint: Checkpoint) -> dict[str, JsonValue]:
         # Old files have a bare linear factor.
         linear = meta.number(prefix + "scale_linear", 1.0)
         return {} if linear == 1 else {"rope_type": "linear", "factor": linear}
+    if kind == "longrope" and "rope_factors_long.weight" in checkpoint.tensors:
+        return {}  # the factors are tensors: modeldir/derive_longrope.py
     if kind not in ("linear", "yarn"):
         raise UnsupportedError(
             f"{checkpoint.path}: rope scaling type {kind!r} is not supported for {checkpoint.architecture}",

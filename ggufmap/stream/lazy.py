@@ -171,7 +171,7 @@ def _columns(first: int, sizes: list[tuple[int, int]], columns: int) -> tuple[in
 
 def _narrowed(stride: int, columns: int, width: int) -> int:
     """A stride over rows of `columns` values, over rows of `width`."""
-    return stride // columns * width if stride >= columns else stride
+    return stride // columns * width + stride % columns
 
 
 def _same_place(tensor: Any, kwargs: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from ggufmap.mapping.transforms import Transform
 from ggufmap.stream.dequantise import decode, value_dtype
 from ggufmap.stream.transforms import apply
 
-_SEGMENT_BYTES = 512
+_SEGMENT_BYTES = 256
 """Column parts at least this long are read row by row; shorter ones cost more calls than the bytes they save."""
 
 

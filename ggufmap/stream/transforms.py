@@ -107,7 +107,50 @@ def _qkv_groups_rope(tensors: Sequence[torch.Tensor], groups: int) -> list[torch
     return [joined.reshape(-1, query.shape[1])]
 
 
-APPLY: dict[str, Callable[[Sequence[torch.Tensor], int], list[torch.Tensor]]] = {
+def _as_row(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A matrix of one row, which older converters squeezed into a vector (gates of shared experts)."""
+    return [tensors[0].reshape(1, -1)]
+
+
+def _group_rows(tensors: Sequence[torch.Tensor], groups: int) -> list[torch.Tensor]:
+    """Query, key, value and gate of one head below each other, head after head (conversion/qwen.py, Qwen3-Next)."""
+    joined, gate = tensors[0], tensors[1].to(tensors[0].dtype)
+    single = (joined.shape[0] - gate.shape[0]) // 2
+    parts = (*joined.split((single, single, gate.shape[0])), gate)
+    return [torch.cat([part.view(groups, -1, part.shape[1]) for part in parts], dim=1).flatten(0, 1)]
+
+
+def _untile(tensor: torch.Tensor, groups: int, heads: int) -> torch.Tensor:
+    """Heads from ggml's tiled order (first of each group, second of each, ...) back to group after group."""
+    parts = tensor.reshape(heads // groups, groups, tensor.shape[0] // heads, *tensor.shape[1:])
+    return parts.transpose(0, 1).reshape(tensor.shape)
+
+
+def _tiled_rows(tensors: Sequence[torch.Tensor], groups: int, heads: int) -> list[torch.Tensor]:
+    """Value heads of linear attention along the rows (conversion/qwen.py, _reorder_v_heads)."""
+    return [_untile(tensors[0], groups, heads)]
+
+
+def _tiled_columns(tensors: Sequence[torch.Tensor], groups: int, heads: int) -> list[torch.Tensor]:
+    """The same along the columns, for the projection that takes the heads' output."""
+    return [_untile(tensors[0].T, groups, heads).T.contiguous()]
+
+
+def _tiled_tail(tensors: Sequence[torch.Tensor], groups: int, heads: int, size: int) -> list[torch.Tensor]:
+    """The same of the last `size` rows: the value part below query and key."""
+    rest = tensors[0].shape[0] - size
+    return [torch.cat((tensors[0][:rest], _untile(tensors[0][rest:], groups, heads)))]
+
+
+def _tiled_tail_conv(tensors: Sequence[torch.Tensor], groups: int, heads: int, size: int) -> list[torch.Tensor]:
+    return _tiled_tail(_conv_channels(tensors, 0), groups, heads, size)
+
+
+def _tiled_a_log(tensors: Sequence[torch.Tensor], groups: int, heads: int) -> list[torch.Tensor]:
+    return [_untile(_a_log(tensors, 0)[0], groups, heads)]
+
+
+APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "copy": _copy,
     "rope_rows": _rope_rows,
     "a_log": _a_log,
@@ -118,6 +161,13 @@ APPLY: dict[str, Callable[[Sequence[torch.Tensor], int], list[torch.Tensor]]] = 
     "flat": _flat,
     "join_rows": _join_rows,
     "mla_kv_b": _mla_kv_b,
+    "as_row": _as_row,
+    "group_rows": _group_rows,
+    "tiled_rows": _tiled_rows,
+    "tiled_columns": _tiled_columns,
+    "tiled_tail": _tiled_tail,
+    "tiled_tail_conv": _tiled_tail_conv,
+    "tiled_a_log": _tiled_a_log,
     "transpose": _transpose,
     "qkv_heads": _qkv_heads,
     "qkv_groups": _qkv_groups,
@@ -127,4 +177,4 @@ APPLY: dict[str, Callable[[Sequence[torch.Tensor], int], list[torch.Tensor]]] = 
 
 def apply(transform: Transform, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The checkpoint tensors that `transform` makes of the GGUF tensors' values."""
-    return APPLY[transform.name](tensors, transform.argument or 0)
+    return APPLY[transform.name](tensors, transform.argument or 0, *transform.more)

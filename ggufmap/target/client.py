@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ggufmap.archs.base import JsonValue
 from ggufmap.errors import MissingDependencyError
 from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, Plan, Role, TraceResult
 from ggufmap.target import compat
@@ -37,7 +36,7 @@ def vllm_available() -> bool:
 
 
 def trace(
-    plan: Plan, config: Mapping[str, JsonValue], draft_flags: Iterable[str] = (), world: World | None = None
+    plan: Plan, config: Mapping[str, object], draft_flags: Iterable[str] = (), world: World | None = None
 ) -> TraceResult:
     """Trace the plan's checkpoint tensors through the vLLM classes that `config` names, in a process of its own.
 
