@@ -9,12 +9,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from support.converter import Checkpoints
+
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.mapping import resolve
 from ggufmap.stream import Lazy, stream
 from ggufmap.stream.lazy import LazyTensor, lazy_tensor
-from support.converter import Checkpoints
 
 
 class Matrix:
@@ -58,7 +59,7 @@ def _step(chooser: random.Random, lazy: torch.Tensor, dense: torch.Tensor) -> tu
     return lazy, dense
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(80))
 def test_any_chain_of_views_has_the_dense_values(seed: int) -> None:
     chooser = random.Random(seed)
     rows, columns = chooser.choice([8, 16, 32]), chooser.choice([32, 64, 96])
@@ -111,7 +112,7 @@ def test_lazy_and_eager_streams_are_equal(checkpoints: Checkpoints, name: str) -
         assert LazyTensor in kinds
 
 
-def _moe(path: Path, experts: int = 8, hidden: int = 1024, width: int = 1024) -> Path:
+def _moe(path: Path, experts: int = 4, hidden: int = 1024, width: int = 256) -> Path:
     """A one-block Mixtral-like file with Q8_0 expert stacks; expert e of the gates holds values near e."""
     writer = gguf.GGUFWriter(path, "qwen3moe")
     writer.add_uint32("qwen3moe.block_count", 1)
