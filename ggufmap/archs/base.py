@@ -160,6 +160,11 @@ def biases(rules: Iterable[tuple[str, str]], transform: str = "copy") -> tuple[R
     return tuple(block(f"{a}.bias", f"{b}.bias", transform, optional="this model has no such bias") for a, b in rules)
 
 
+def renamed(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
+    """The rows with `old` replaced by `new` in their checkpoint names."""
+    return tuple(replace(rule, checkpoint=tuple(x.replace(old, new) for x in rule.checkpoint)) for rule in rules)
+
+
 def only(rules: Iterable[Rule], *blocks: str) -> tuple[Rule, ...]:
     """The rows, for blocks of these kinds only."""
     return tuple(replace(rule, blocks=(*rule.blocks, *blocks)) for rule in rules)

@@ -47,7 +47,10 @@ BLOOM = Architecture(
         derived("eos_token_id"),
         derived("pad_token_id"),
         *assumed(
-            apply_residual_connection_post_layernorm=False, hidden_dropout=0.0, attention_dropout=0.0, slow_but_exact=False
+            apply_residual_connection_post_layernorm=False,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            slow_but_exact=False,
         ),
     ),
 )

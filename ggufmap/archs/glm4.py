@@ -66,6 +66,7 @@ _CHATGLM_CONFIG: tuple[ConfigRow, ...] = (
     header("hidden_size", "embedding_length"),
     derived("num_layers", "num_hidden_layers"),
     derived("padded_vocab_size", "vocab_size"),
+    derived("vocab_size"),
     header("ffn_hidden_size", "feed_forward_length"),
     derived("kv_channels", "head_dim"),
     header("num_attention_heads", "attention.head_count"),

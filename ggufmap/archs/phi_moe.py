@@ -32,13 +32,13 @@ PHI_MOE = Architecture(
     ),
     config=(
         *COMMON_CONFIG,
-        derived("rope_parameters", "phi3_rope_parameters"),
+        derived("rope_parameters", "phimoe_rope_parameters", guess=True),
         derived("original_max_position_embeddings"),
         derived("attention_bias", "qkv_bias"),
         derived("lm_head_bias"),
         header("num_local_experts", "expert_count"),
         header("num_experts_per_tok", "expert_used_count"),
-        *assumed(hidden_act="silu", sliding_window=None, hidden_dropout=0.0, input_jitter_noise=0.01),
+        *assumed(hidden_act="silu", sliding_window=None, hidden_dropout=0.0, input_jitter_noise=0.0),
     ),
     skips=ROPE_FACTORS,
 )

@@ -10,6 +10,7 @@ import typer
 
 from ggufmap.cli.audit import audit
 from ggufmap.cli.config import config
+from ggufmap.cli.export import export
 from ggufmap.cli.map import map_
 from ggufmap.cli.output import note
 from ggufmap.cli.serve import serve
@@ -28,6 +29,7 @@ app.command()(audit)
 app.command("map")(map_)
 app.command()(config)
 app.command()(serve)
+app.command()(export)
 
 
 def _version(wanted: bool) -> None:

@@ -42,7 +42,7 @@ def _why_unused(model: ModelTrace, name: str, why: str) -> str:
 
 
 def _misrouted(plan: Plan, trace: TraceResult) -> Iterator[Mismatched]:
-    """Assignments whose role is not the one that vLLM's get_spec_layer_idx_from_weight_name gives."""
+    """Assignments whose role is not the one that vLLM gives them (see `target/trace.py`, _draft_names)."""
     for assignment in plan.assignments:
         name = assignment.checkpoint[0]
         found = Role.DRAFT if name in trace.draft_names else Role.TARGET

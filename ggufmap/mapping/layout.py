@@ -82,6 +82,7 @@ VARIANTS: dict[str, Callable[[Checkpoint], bool]] = {
     "fused_qkv": lambda c: "blk.0.attn_qkv.weight" in c.tensors,
     "two_attention_norms": lambda c: "blk.0.attn_norm_2.weight" in c.tensors,
     "glm_tokenizer": lambda c: c.metadata.string("tokenizer.ggml.pre", "") in ("glm4", "chatglm-bpe"),
+    "no_temperature_scale": lambda c: f"{c.architecture}.attention.temperature_scale" not in c.metadata,
     "no_router_bias": lambda c: not any(name.endswith("exp_probs_b.bias") for name in c.tensors),
 }
 """Tests that tell model classes apart which share an architecture string."""
@@ -106,7 +107,7 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
         if not consecutive or found[-1] + 1 < declared or found[-1] >= _MAX_BLOCKS:
             raise FileError(f"{checkpoint.path}: draft blocks {found} are not the last of {declared} blocks")
         trunk, draft = range(found[0]), range(found[0], found[-1] + 1)
-        if nextn != len(draft):
+        if nextn != len(draft) and checkpoint.draft_path is None:  # a separate draft is not in the trunk's header
             warnings.append(Warned("W106", f"nextn_predict_layers is {nextn}, the file has {len(draft)} draft blocks"))
     else:
         trunk = range(_trunk_without_draft(checkpoint, declared, nextn))

@@ -121,7 +121,8 @@ def _qkv_groups(shapes: Sequence[Shape], groups: int) -> list[Shape]:
 def _qkv_groups_rope(shapes: Sequence[Shape], groups: int) -> list[Shape]:
     """Query, key and value in one; key and value are of `groups` heads."""
     query, key, value = shapes
-    if key != value or len(query) != 2 or groups < 1 or key[0] % (2 * groups) or query[0] % key[0]:
+    matrices = len(query) == len(key) == 2 and key == value and query[1] == key[1]
+    if not matrices or groups < 1 or key[0] % (2 * groups) or query[0] % key[0]:
         raise ValueError(f"query {query}, key {key} and value {value} are not in {groups} groups")
     return [(query[0] + 2 * key[0], query[1])]
 
@@ -136,7 +137,14 @@ def _as_row(shapes: Sequence[Shape], _: int) -> list[Shape]:
 def _group_rows(shapes: Sequence[Shape], groups: int) -> list[Shape]:
     """Query, key and value in one matrix and the gate in another: the value part is as large as the gate."""
     (rows, columns), gate = shapes
-    if groups < 1 or gate[1] != columns or rows <= gate[0] or (rows - gate[0]) % (2 * groups) or gate[0] % groups:
+    if (
+        len(gate) != 2
+        or groups < 1
+        or gate[1] != columns
+        or rows <= gate[0]
+        or (rows - gate[0]) % (2 * groups)
+        or gate[0] % groups
+    ):
         raise ValueError(f"{shapes[0]} and {gate} are not query, key, value and gate of {groups} heads")
     return [(rows + gate[0], columns)]
 
@@ -169,6 +177,21 @@ def _tiled_tail_conv(shapes: Sequence[Shape], groups: int, heads: int, size: int
     return channels
 
 
+def _stacked_columns(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    """Stacks of matrices, next to each other when transposed."""
+    first = shapes[0]
+    if len(first) != 3 or any(shape != first for shape in shapes):
+        raise ValueError("equal stacks of matrices are expected")
+    return [(first[0], first[2], len(shapes) * first[1])]
+
+
+def _interleave(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    first = shapes[0]
+    if not first or any(shape != first for shape in shapes):
+        raise ValueError("equal shapes are expected")
+    return [(*first[:-1], len(shapes) * first[-1])]
+
+
 KINDS: dict[str, Kind] = {
     "copy": Kind(_copy, moves_rows=True, row_group=lambda shape, _: 1),
     "rope_rows": Kind(_rope_rows, moves_rows=True, row_group=lambda shape, heads: shape[0] // heads),
@@ -188,6 +211,9 @@ KINDS: dict[str, Kind] = {
     "tiled_tail_conv": Kind(_tiled_tail_conv, moves_rows=False),
     "tiled_a_log": Kind(_tiled_rows, moves_rows=False, computes=True),
     "transpose": Kind(_transpose, moves_rows=False),
+    "stacked_columns": Kind(_stacked_columns, moves_rows=False),
+    "alternating_columns": Kind(_stacked_columns, moves_rows=False),
+    "interleave": Kind(_interleave, moves_rows=False),
     "qkv_heads": Kind(_qkv_heads, moves_rows=True),
     "qkv_groups": Kind(_qkv_groups, moves_rows=True),
     "qkv_groups_rope": Kind(_qkv_groups_rope, moves_rows=True),
@@ -196,4 +222,7 @@ KINDS: dict[str, Kind] = {
 
 def output_shapes(transform: Transform, shapes: Sequence[Shape]) -> list[Shape]:
     """Shapes of the checkpoint tensors that `transform` makes of tensors of `shapes`. ValueError says why it cannot."""
-    return KINDS[transform.name].shapes(shapes, transform.argument or 0, *transform.more)
+    try:
+        return KINDS[transform.name].shapes(shapes, transform.argument or 0, *transform.more)
+    except IndexError as e:
+        raise ValueError(f"{', '.join(map(str, shapes))}: too few dimensions") from e

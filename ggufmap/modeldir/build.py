@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ggufmap import __version__
@@ -20,6 +20,7 @@ from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import UsageError
 from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
+from ggufmap.modeldir.given import listed_ids, read_optional
 from ggufmap.modeldir.manifest import MANIFEST
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
@@ -70,14 +71,34 @@ def _tokenizer_files(folder: Path) -> list[str]:
     return [name for name in _TOKENIZER_FILES if os.path.isfile(folder / name)]  # noqa: PTH113 - never raises
 
 
-def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str) -> None:
+def add_model_files(
+    folder: Path, checkpoint: Checkpoint, config: ModelConfig, *, tokenizer: Path | None = None
+) -> None:
+    """Write config, generation config and tokenizer of `checkpoint` into a folder that already holds weights.
+
+    Raises UsageError when a file cannot be written, UnsupportedError when the file's tokenizer cannot be built.
+    """
+    try:
+        _write_files(folder, checkpoint, config, tokenizer, checkpoint.header_hash())
+    except OSError as e:
+        raise UsageError(f"{e.filename or folder}: cannot be written: {e.strerror}") from e
+
+
+def _write_files(
+    folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str
+) -> None:
     if tokenizer is None:
-        _copy_all(_built_tokenizer(checkpoint, header_hash), folder)
+        built = _built_tokenizer(checkpoint, header_hash)
+        _copy_all(built, folder, [file.name for file in built.iterdir() if file.name != MANIFEST])
     else:
         _copy_tokenizer(tokenizer, folder)
-    stops = tuple(stop.id for stop in stop_token_ids(checkpoint.metadata))
-    _dump(folder / "config.json", config.values)
+    stops = _stop_ids(checkpoint, config, tokenizer)
     _dump(folder / "generation_config.json", generation_config(stops, checkpoint))
+    _dump(folder / "config.json", config.values)
+
+
+def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str) -> None:
+    _write_files(folder, checkpoint, config, tokenizer, header_hash)
     sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     manifest: dict[str, JsonValue] = {
         "schema": _SCHEMA,
@@ -89,6 +110,21 @@ def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: 
     if checkpoint.draft_path is not None:
         manifest["draft"] = str(checkpoint.draft_path.resolve())
     _dump(folder / MANIFEST, manifest)
+
+
+def _stop_ids(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None) -> tuple[int, ...]:
+    """Every id that ends an answer: the file's, the config's, and those of a generation_config.json beside either.
+
+    Ids outside the vocabulary are left out: a given config may be another model's.
+    """
+    found = [stop.id for stop in stop_token_ids(checkpoint.metadata)]
+    found += listed_ids(config.text.get("eos_token_id"))
+    folders = [folder for folder in (config.folder, tokenizer) if folder is not None]
+    for folder in folders:
+        found += listed_ids(read_optional(folder / "generation_config.json").get("eos_token_id"))
+    size = config.text.get("vocab_size")
+    limit = size if isinstance(size, int) else max(found, default=0) + 1
+    return tuple(dict.fromkeys(id for id in found if 0 <= id < limit))
 
 
 def _intact(folder: Path) -> bool:
@@ -112,14 +148,16 @@ def _built_tokenizer(checkpoint: Checkpoint, header_hash: str) -> Path:
         _dump(scratch / "tokenizer_config.json", files.config)
         if files.chat_template is not None:
             (scratch / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")
+        for name, text in files.modules.items():
+            (scratch / name).write_text(text, encoding="utf-8")
         sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(scratch.iterdir())}
         _dump(scratch / MANIFEST, {"schema": _SCHEMA, "sizes": sizes, "warnings": list(files.warnings)})
 
     return filled_once(folder, fill, _intact)
 
 
-def _copy_all(source: Path, folder: Path) -> None:
-    for name in _tokenizer_files(source):
+def _copy_all(source: Path, folder: Path, names: Iterable[str]) -> None:
+    for name in names:
         shutil.copyfile(source / name, folder / name)
 
 
@@ -127,7 +165,7 @@ def _copy_tokenizer(source: Path, folder: Path) -> None:
     if not {"tokenizer.json", "tokenizer.model", "vocab.json"}.intersection(_tokenizer_files(source)):
         raise UsageError(f"{source}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
     try:
-        _copy_all(source, folder)
+        _copy_all(source, folder, _tokenizer_files(source))
     except OSError as e:
         raise UsageError(f"{e.filename}: cannot be copied: {e.strerror}") from e
 

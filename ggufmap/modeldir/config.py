@@ -33,6 +33,11 @@ class ModelConfig:
     warnings: tuple[Warned, ...] = ()
 
     @property
+    def folder(self) -> Path | None:
+        """Where a given config.json lies; None for one made from the header."""
+        return None if self.source == "header" else Path(self.source).parent
+
+    @property
     def text(self) -> Mapping[str, JsonValue]:
         """The text model's keys: nested under `text_config` in some families."""
         nested = self.values.get("text_config")

@@ -15,6 +15,7 @@ from ggufmap.modeldir.derive_ssm import DERIVED_SSM
 from ggufmap.modeldir.derive_classic import DERIVED_CLASSIC
 from ggufmap.modeldir.derive_experts import DERIVED_EXPERTS
 from ggufmap.modeldir.derive_longrope import DERIVED_LONGROPE
+from ggufmap.modeldir.derive_moe_new import DERIVED_MOE_NEW
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
 
 _GEMMA3_PERIOD = 6  # five sliding layers, then a full one (llama.cpp src/models/gemma3.cpp, load_swa_pattern)
@@ -239,4 +240,5 @@ DERIVED: dict[str, _Layout] = {
     **DERIVED_CLASSIC,
     **DERIVED_EXPERTS,
     **DERIVED_LONGROPE,
+    **DERIVED_MOE_NEW,
 }

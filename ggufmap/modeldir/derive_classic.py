@@ -28,7 +28,9 @@ def sliding_layer_types(period: int) -> Callable[[Layout], JsonValue]:
         elif metadata.is_array(key):
             sliding = [bool(x) for x in metadata.numbers(key)][: len(blocks.trunk)]
             if len(sliding) != len(blocks.trunk):
-                raise FileError(f"{blocks.checkpoint.path}: {key} has {len(sliding)} values, {len(blocks.trunk)} needed")
+                raise FileError(
+                    f"{blocks.checkpoint.path}: {key} has {len(sliding)} values, {len(blocks.trunk)} needed"
+                )
         else:
             every = metadata.integer(key, period)
             sliding = [every == 0 or (bid + 1) % every != 0 for bid in blocks.trunk]
@@ -56,6 +58,33 @@ def _parallel_residual(blocks: Layout) -> bool:
 def _sliding_window(blocks: Layout) -> int | None:
     """None where the header says 0: Phi-4 is told from Phi-3 that way (conversion/phi.py)."""
     return blocks.integer("attention.sliding_window", 0) or None
+
+
+def _scale_depth(blocks: Layout) -> float:
+    """The header has it over the square root of the block count; 1.4 in files from before (src/models/minicpm.cpp)."""
+    if not blocks.has("residual_scale"):
+        return 1.4
+    return round(_number(blocks, "residual_scale") * len(blocks.trunk) ** 0.5, 6)
+
+
+def _dim_base(blocks: Layout) -> int:
+    """The width that the head was tuned at: the header has the hidden size over it, older files nothing (256)."""
+    if not blocks.has("logit_scale"):
+        return 256
+    scale = _number(blocks, "logit_scale")
+    if scale <= 0:
+        raise FileError(f"{blocks.checkpoint.path}: {blocks.checkpoint.architecture}.logit_scale is {scale}")
+    return round(blocks.integer("embedding_length") / scale)
+
+
+def _kv_b_value_dim(blocks: Layout) -> int:
+    """Value size per head: what kv_b has beside the keys' part without RoPE."""
+    tensor, heads = blocks.checkpoint.tensors.get("blk.0.attn_kv_b.weight"), blocks.integer("attention.head_count")
+    nope = blocks.integer("attention.key_length") - blocks.integer("rope.dimension_count")
+    size = tensor.shape[0] // heads - nope if tensor is not None and heads > 0 else 0
+    if size < 1:
+        raise FileError(f"{blocks.checkpoint.path}: blk.0.attn_kv_b.weight does not say the size of a value")
+    return size
 
 
 def _grouped_query(blocks: Layout) -> bool:
@@ -87,5 +116,9 @@ DERIVED_CLASSIC: dict[str, Callable[[Layout], JsonValue]] = {
     "falcon_norms": _falcon_norms,
     "fused_qkv_bias": _holds("blk.0.attn_qkv.bias"),
     "grouped_query": _grouped_query,
+    "minicpm_scale_emb": lambda blocks: _number(blocks, "embedding_scale", 12.0),
+    "minicpm_scale_depth": _scale_depth,
+    "minicpm_dim_base": _dim_base,
+    "kv_b_value_dim": _kv_b_value_dim,
     "rope_ratio": lambda blocks: _number(blocks, "rope.freq_base", 10_000.0) / 10_000,
 }

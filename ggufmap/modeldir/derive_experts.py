@@ -8,6 +8,7 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
 from ggufmap.modeldir.derive_classic import sliding_layer_types
+from ggufmap.modeldir.derive_longrope import longrope_parameters
 from ggufmap.modeldir.rope import rope_parameters
 
 
@@ -52,6 +53,23 @@ def _rope_parameters_one_base(blocks: Layout) -> dict[str, JsonValue]:
     return {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": theta}}
 
 
+_PHI_MOE_SCALE, _PHI_MOE_CONTEXT = 1.243163121016122, 131_072
+
+
+def _phimoe_rope_parameters(blocks: Layout) -> dict[str, JsonValue]:
+    """LongRoPE with the two scales that the config class demands and the converter drops: those of Phi-3.5-MoE.
+
+    Other lengths get the scale that llama.cpp applies (conversion/phi.py, rope.scaling.attn_factor).
+    """
+    found = longrope_parameters(blocks.checkpoint)
+    if found["rope_type"] != "longrope":
+        return found
+    key = f"{blocks.checkpoint.architecture}.rope.scaling.attn_factor"
+    published = blocks.integer("context_length", 0) == _PHI_MOE_CONTEXT
+    scale = _PHI_MOE_SCALE if published else blocks.checkpoint.metadata.number(key, 1.0)
+    return {**found, "short_mscale": scale, "long_mscale": scale}
+
+
 def _holds(tensor: str) -> Callable[[Layout], JsonValue]:
     return lambda blocks: tensor in blocks.checkpoint.tensors
 
@@ -64,6 +82,7 @@ DERIVED_EXPERTS: dict[str, Callable[[Layout], JsonValue]] = {
     "rope_parameters_one_base": _rope_parameters_one_base,
     "sliding_3_of_4": sliding_layer_types(4),
     "no_rope_every_4th": lambda blocks: [int((bid + 1) % 4 != 0) for bid in blocks.trunk],
+    "phimoe_rope_parameters": _phimoe_rope_parameters,
     "last_block": lambda blocks: len(blocks.trunk) - 1,
     "up_bias": _holds("blk.0.ffn_up.bias"),
     "lm_head_bias": _holds("output.bias"),

@@ -11,7 +11,7 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
-from ggufmap.modeldir.rope import rope_factors, rope_parameters
+from ggufmap.modeldir.rope import mla_rope_parameters, rope_factors, rope_parameters
 
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 _ORIGINAL = "original_max_position_embeddings"
@@ -23,11 +23,12 @@ def _original_context(checkpoint: Checkpoint) -> int | None:
 
 
 def longrope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
-    """`rope_parameters`, with the factors where the file has them.
+    """`rope_parameters`, with the factors where the file has them."""
+    return _with_factors(rope_parameters(checkpoint), checkpoint)
 
-    Raises FileError when one of the two tensors is missing, or has not one factor per frequency.
-    """
-    found = rope_parameters(checkpoint)
+
+def _with_factors(found: dict[str, JsonValue], checkpoint: Checkpoint) -> dict[str, JsonValue]:
+    """Raises FileError when one of the two tensors is missing, or they have not equally many factors."""
     tensors = [name in checkpoint.tensors for name in (_LONG, _SHORT)]
     if not any(tensors):
         return found
@@ -52,5 +53,6 @@ def _with_partial(blocks: Layout) -> dict[str, JsonValue]:
 DERIVED_LONGROPE: dict[str, Callable[[Layout], JsonValue]] = {
     "longrope_parameters": lambda blocks: longrope_parameters(blocks.checkpoint),
     "phi3_rope_parameters": _with_partial,
+    "minicpm3_rope_parameters": lambda blocks: _with_factors(mla_rope_parameters(blocks.checkpoint), blocks.checkpoint),
     "original_max_position_embeddings": lambda blocks: _original_context(blocks.checkpoint),
 }

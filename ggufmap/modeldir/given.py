@@ -64,6 +64,17 @@ def _read(file: Path) -> dict[str, JsonValue]:
     return values
 
 
+def read_optional(file: Path) -> dict[str, JsonValue]:
+    """The JSON object in `file`; empty when there is no such file. Raises UsageError when it is broken."""
+    return _read(file) if file.is_file() else {}
+
+
+def listed_ids(value: JsonValue) -> list[int]:
+    """The token ids of a key that may hold one, several or none."""
+    ids = value if isinstance(value, list) else [value]
+    return [id for id in ids if isinstance(id, int) and not isinstance(id, bool)]
+
+
 def modern_rope(values: Mapping[str, JsonValue], own: JsonValue) -> dict[str, JsonValue]:
     """`values` with all it says of RoPE in `rope_parameters`; what it does not say is as in `own`, the file's."""
     found = dict(values)

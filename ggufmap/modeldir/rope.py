@@ -130,7 +130,9 @@ def _candidates(factors: npt.NDArray[np.float64], theta: float, factor: float) -
     per_turn = theta ** (-np.arange(len(factors)) / len(factors)) / (2 * math.pi)
     on_ramp = np.flatnonzero((factors > 1 + 1e-6) & (factors < factor - 1e-6))
     if not len(on_ramp):
-        yield from (_LLAMA3 | {"factor": factor, _LENGTH: 2**power} for power in range(4, 25))
+        for high in (_LLAMA3["high_freq_factor"], 1.0):  # Llama 4 Scout has no ramp: low and high are 1
+            scaling = _LLAMA3 | {"factor": factor, "high_freq_factor": high}
+            yield from (scaling | {_LENGTH: 2**power} for power in range(4, 25))
         return
     smooth = (1 / factors - 1 / factor) / (1 - 1 / factor)
     first, last = on_ramp[0], on_ramp[-1]

@@ -83,6 +83,14 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
         lazy = Lazy()
         with load_progress(f"{checkpoint.name} ({role})", total) as progress:
             parameters = _load(model, stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy))
+    overflown = outside_float16(model)
+    if overflown:
+        _warn(
+            "ggufmap: %d values of %d parameters are not finite in float16 (first: %s); use bfloat16 or float32",
+            sum(overflown.values()),
+            len(overflown),
+            min(overflown),
+        )
     _log(
         "ggufmap: %d tensors (%.2f of %.2f GB read) into %d %s parameters in %.2f s, every element written once",
         sum(len(a.tensors) for a in wanted),
@@ -92,6 +100,15 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
         role.value,
         time.perf_counter() - started,
     )
+
+
+def outside_float16(model: nn.Module) -> dict[str, int]:
+    """Float16 parameters with infinities or NaNs, as values beyond 65504 become, and how many each has."""
+    import torch
+
+    halves = {name: p for name, p in model.named_parameters() if p.dtype is torch.float16}
+    counts = {name: int((~torch.isfinite(tensor)).sum()) for name, tensor in halves.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _open(model_dir: Path) -> tuple[Checkpoint, Plan]:
@@ -155,3 +172,9 @@ def _log(message: str, *args: object) -> None:
     from vllm.logger import init_logger
 
     init_logger("vllm.ggufmap").info(message, *args)
+
+
+def _warn(message: str, *args: object) -> None:
+    from vllm.logger import init_logger
+
+    init_logger("vllm.ggufmap").warning(message, *args)

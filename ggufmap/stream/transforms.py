@@ -150,6 +150,21 @@ def _tiled_a_log(tensors: Sequence[torch.Tensor], groups: int, heads: int) -> li
     return [_untile(_a_log(tensors, 0)[0], groups, heads)]
 
 
+def _stacked_columns(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """Experts' matrices the other way round, gate before up (llama.cpp conversion/llama.py, Llama4Model)."""
+    return [torch.cat(list(tensors), dim=1).transpose(1, 2).contiguous()]
+
+
+def _alternating_columns(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The same with a column of the gate before each of up (conversion/gpt_oss.py)."""
+    return [_interleave([tensor.transpose(1, 2) for tensor in tensors], 0)[0]]
+
+
+def _interleave(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The values of the last axes in turn."""
+    return [torch.stack(list(tensors), dim=-1).flatten(-2)]
+
+
 APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "copy": _copy,
     "rope_rows": _rope_rows,
@@ -169,6 +184,9 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "tiled_tail_conv": _tiled_tail_conv,
     "tiled_a_log": _tiled_a_log,
     "transpose": _transpose,
+    "stacked_columns": _stacked_columns,
+    "alternating_columns": _alternating_columns,
+    "interleave": _interleave,
     "qkv_heads": _qkv_heads,
     "qkv_groups": _qkv_groups,
     "qkv_groups_rope": _qkv_groups_rope,

@@ -59,26 +59,36 @@ def trace_models(request: Request) -> TraceResult:
         init_world(config)
         if capability is not None:
             simulate.init_workspace()
-        target = trace_names(_build(config, config.model_config), request.target)
+        target_model = _build(config, config.model_config)
+        target = trace_names(target_model, request.target)
+        draft_names = _draft_names(target_model, config.model_config.hf_text_config, request)
         if request.draft:
             draft_config = config.speculative_config.draft_model_config
             flags = {flag: getattr(draft_config.hf_config, flag, None) for flag in request.draft_flags}
             with deferring(deferral_for([name for name, _ in request.draft])) as deferred:
                 model = _build(config, draft_config, prefix="draft")
             draft = trace_names(model, request.draft, deferred.detach(model))
-    spec_layer = compat.spec_layer_function()
-    names = [name for name, _ in (*request.target, *request.draft)]
-    text_config = config.model_config.hf_text_config
     return TraceResult(
         vllm=compat.vllm_version(),
         device=world.device or compat.device_name(),
         target=target,
         draft=draft,
-        draft_names=frozenset(name for name in names if spec_layer(text_config, name) is not None),
+        draft_names=draft_names,
         draft_flags=flags,
         tensor_parallel=world.tensor_parallel,
         expert_parallel=world.expert_parallel,
     )
+
+
+def _draft_names(target: nn.Module, text_config: Any, request: Request) -> frozenset[str]:
+    """The checkpoint names that vLLM keeps from the target: by its rule for layers above the last one, else (`mtp.*` of
+    Qwen, and whatever else a family calls its draft) because the target's load_weights takes nothing from them.
+    """
+    spec_layer = compat.spec_layer_function()
+    ruled = {name for name, _ in (*request.target, *request.draft) if spec_layer(text_config, name) is not None}
+    others = [(name, shape) for name, shape in request.draft if name not in ruled]
+    taken = trace_names(target, others).uses if others else {}
+    return frozenset(ruled | {name for name, _ in others if name not in taken})
 
 
 def _engine_config(model_dir: Path, world: World, draft_blocks: bool) -> Any:

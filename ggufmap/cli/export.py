@@ -1,0 +1,76 @@
+"""`ggufmap export`: the file as a safetensors checkpoint."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ggufmap.cli import options
+from ggufmap.cli.output import note
+from ggufmap.errors import UsageError
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+class Dtype(StrEnum):
+    """What quantised tensors become."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+def export(
+    model: options.Model,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder, or an unfinished one.")],
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="What quantised tensors become.")] = Dtype.BFLOAT16,
+    shard_size: Annotated[
+        str, typer.Option("--shard-size", metavar="SIZE", help="Bytes per file, also the memory it takes.")
+    ] = "1G",
+    hf_config: options.HfConfig = None,
+    tokenizer: options.Tokenizer = None,
+    draft: options.Draft = None,
+) -> None:
+    """Write MODEL as sharded safetensors with config and tokenizer: a checkpoint that needs no ggufmap.
+
+    A killed export never looks whole; run again, it goes on where it stopped.
+    """
+    import torch
+
+    from ggufmap.archs import find_architecture
+    from ggufmap.checkpoint import open_checkpoint
+    from ggufmap.mapping import resolve
+    from ggufmap.modeldir.build import add_model_files
+    from ggufmap.modeldir.config import build_config
+    from ggufmap.serving.progress import load_progress
+    from ggufmap.stream.export import export as write
+
+    limit = _bytes(shard_size)
+    with open_checkpoint(model, draft=draft) as checkpoint:
+        architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
+        plan = resolve(checkpoint, architecture)
+        config = build_config(checkpoint, architecture, hf_config)
+        total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+        with load_progress(checkpoint.name, total) as progress:
+            done = write(
+                plan, checkpoint, output, dtype=getattr(torch, dtype.value), shard_bytes=limit, progress=progress
+            )
+        add_model_files(output, checkpoint, config, tokenizer=tokenizer)
+    for warning in config.warnings:
+        note(f"{warning.code} {warning.message}", "yellow")
+    if done.out_of_range:
+        note(f"{done.out_of_range} values are outside float16's range; bfloat16 holds them", "bold red")
+    again = f", {done.reused} of them already there" if done.reused else ""
+    note(f"{len(done.files)} files{again}, {done.nbytes / 1e9:.2f} GB", "dim")
+    typer.echo(output)
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([KMG]I?)?B?", text.strip().upper())
+    if match is None or not int(match[1]):
+        raise UsageError(f"--shard-size {text!r}: a number with K, M, G, Ki, Mi or Gi is expected")
+    return int(match[1]) * _UNITS[match[2] or ""]
