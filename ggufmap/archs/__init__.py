@@ -11,6 +11,8 @@ from ggufmap.errors import UnsupportedError
 _TABLE: dict[str, tuple[str, str]] = {
     "afmoe": ("afmoe", "AFMOE"),
     "arcee": ("llama", "ARCEE"),
+    "bailingmoe": ("bailing", "BAILING_MOE"),
+    "bailingmoe2": ("bailing", "BAILING_MOE2"),
     "bloom": ("bloom", "BLOOM"),
     "chatglm": ("glm4", "CHATGLM"),
     "cohere2": ("cohere", "COHERE2"),
@@ -41,6 +43,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "granitehybrid": ("granite", "GRANITE_HYBRID"),
     "granitemoe": ("granite", "GRANITE_MOE"),
     "hunyuan-dense": ("hunyuan", "HUNYUAN_DENSE"),
+    "hunyuan-moe": ("hunyuan", "HUNYUAN_MOE"),
     "internlm2": ("internlm", "INTERNLM2"),
     "jamba": ("jamba", "JAMBA"),
     "lfm2": ("lfm2", "LFM2"),

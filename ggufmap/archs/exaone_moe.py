@@ -47,11 +47,10 @@ EXAONE_MOE = Architecture(
     + only(renamed(_DECODER + GATED_MLP, "model.layers.{bid}.", "mtp.layers.{nextn}.") + _MTP, "draft"),
     config=(
         *COMMON_CONFIG,
-        *without(MOE_CONFIG, "n_routed_experts", "n_shared_experts", "norm_topk_prob", "scoring_func"),
+        *without(MOE_CONFIG, "n_routed_experts", "n_shared_experts", "scoring_func"),
         *DRAFT_CONFIG,
         header("num_experts", "expert_count"),
         header("num_shared_experts", "expert_shared_count", fallback=0),
-        header("norm_topk_prob", "expert_weights_norm", fallback=True),
         header("sliding_window", "attention.sliding_window"),
         derived("layer_types", "sliding_layer_types_4"),
         derived("mlp_layer_types"),

@@ -6,7 +6,7 @@ Transformers classes. The converter bakes the alpha of the dynamic RoPE into its
 
 from __future__ import annotations
 
-from ggufmap.archs.base import Architecture, ConfigRow, assumed, derived, weights
+from ggufmap.archs.base import Architecture, ConfigRow, Rule, assumed, block, derived, header, weights
 from ggufmap.archs.blocks import (
     ATTENTION,
     ATTENTION_BIAS,
@@ -40,5 +40,29 @@ HUNYUAN_DENSE = Architecture(
     model_class="HunYuanDenseV1ForCausalLM",
     rules=_DECODER + GATED_MLP,
     config=_CONFIG,
+    skips=ROPE_FREQS,
+)
+
+_MOE: tuple[Rule, ...] = (
+    *weights((("ffn_gate_inp", "mlp.gate.wg"),)),
+    *weights(tuple((f"ffn_{part}_shexp", f"mlp.shared_mlp.{part}_proj") for part in ("gate", "up", "down"))),
+    *(
+        block(f"ffn_{part}_exps.weight", f"mlp.experts.{{eid}}.{part}_proj.weight", "experts")
+        for part in ("gate", "up", "down")
+    ),
+)
+
+HUNYUAN_MOE = Architecture(
+    names=("hunyuan-moe",),
+    model_type="hunyuan_v1_moe",
+    model_class="HunYuanMoEV1ForCausalLM",
+    rules=_DECODER + _MOE,
+    config=(
+        *_CONFIG,
+        header("num_experts", "expert_count"),
+        header("moe_topk", "expert_used_count"),
+        header("num_shared_expert", "expert_shared_count", fallback=1),
+        header("moe_intermediate_size", "expert_feed_forward_length"),
+    ),
     skips=ROPE_FREQS,
 )

@@ -127,6 +127,12 @@ def _qkv_groups_rope(shapes: Sequence[Shape], groups: int) -> list[Shape]:
     return [(query[0] + 2 * key[0], query[1])]
 
 
+def _join_rope_rows(shapes: Sequence[Shape], heads: int, kv_heads: int) -> list[Shape]:
+    _rope_rows(shapes[:1], heads)
+    _rope_rows(shapes[1:2], kv_heads)
+    return _join_rows(shapes, 0)
+
+
 def _as_row(shapes: Sequence[Shape], _: int) -> list[Shape]:
     size = math.prod(shapes[0])
     if size not in shapes[0]:
@@ -155,12 +161,14 @@ def _tiled(size: int, groups: int, heads: int) -> None:
 
 
 def _tiled_rows(shapes: Sequence[Shape], groups: int, heads: int) -> list[Shape]:
-    _tiled(shapes[0][0] if shapes[0] else 1, groups, heads)
+    _tiled(shapes[0][0], groups, heads)
     return list(shapes)
 
 
 def _tiled_columns(shapes: Sequence[Shape], groups: int, heads: int) -> list[Shape]:
-    _tiled(shapes[0][-1], groups, heads)
+    if len(shapes[0]) != 2:
+        raise ValueError("a matrix is expected")
+    _tiled(shapes[0][1], groups, heads)
     return list(shapes)
 
 
@@ -203,6 +211,7 @@ KINDS: dict[str, Kind] = {
     "join_rows": Kind(_join_rows, moves_rows=True),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),
+    "join_rope_rows": Kind(_join_rope_rows, moves_rows=True),
     "as_row": Kind(_as_row, moves_rows=False),
     "group_rows": Kind(_group_rows, moves_rows=True),
     "tiled_rows": Kind(_tiled_rows, moves_rows=True),

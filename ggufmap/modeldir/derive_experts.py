@@ -70,6 +70,11 @@ def _phimoe_rope_parameters(blocks: Layout) -> dict[str, JsonValue]:
     return {**found, "short_mscale": scale, "long_mscale": scale}
 
 
+def _single_shared_expert_size(blocks: Layout) -> int:
+    """vLLM multiplies it by the number of shared experts (model_executor/models/bailing_moe.py)."""
+    return blocks.integer("expert_shared_feed_forward_length") // max(blocks.integer("expert_shared_count"), 1)
+
+
 def _holds(tensor: str) -> Callable[[Layout], JsonValue]:
     return lambda blocks: tensor in blocks.checkpoint.tensors
 
@@ -83,6 +88,7 @@ DERIVED_EXPERTS: dict[str, Callable[[Layout], JsonValue]] = {
     "sliding_3_of_4": sliding_layer_types(4),
     "no_rope_every_4th": lambda blocks: [int((bid + 1) % 4 != 0) for bid in blocks.trunk],
     "phimoe_rope_parameters": _phimoe_rope_parameters,
+    "single_shared_expert_size": _single_shared_expert_size,
     "last_block": lambda blocks: len(blocks.trunk) - 1,
     "up_bias": _holds("blk.0.ffn_up.bias"),
     "lm_head_bias": _holds("output.bias"),

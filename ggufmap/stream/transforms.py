@@ -107,6 +107,12 @@ def _qkv_groups_rope(tensors: Sequence[torch.Tensor], groups: int) -> list[torch
     return [joined.reshape(-1, query.shape[1])]
 
 
+def _join_rope_rows(tensors: Sequence[torch.Tensor], heads: int, kv_heads: int) -> list[torch.Tensor]:
+    """Query, key and value below each other again, query and key permuted for RoPE (conversion/bailingmoe.py)."""
+    query, key, value = tensors
+    return _join_rows((*_rope_rows((query,), heads), *_rope_rows((key,), kv_heads), value), 0)
+
+
 def _as_row(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     """A matrix of one row, which older converters squeezed into a vector (gates of shared experts)."""
     return [tensors[0].reshape(1, -1)]
@@ -176,6 +182,7 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "flat": _flat,
     "join_rows": _join_rows,
     "mla_kv_b": _mla_kv_b,
+    "join_rope_rows": _join_rope_rows,
     "as_row": _as_row,
     "group_rows": _group_rows,
     "tiled_rows": _tiled_rows,

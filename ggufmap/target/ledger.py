@@ -65,6 +65,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         self._origin: dict[int, str] = {}
         # Storages are told apart by address: keeping every tracked tensor alive keeps the addresses unique.
         self._alive: list[torch.Tensor] = []
+        self._computed: dict[int, str] = {}
+        self._computed_alive: dict[str, list[torch.Tensor]] = defaultdict(list)
         self._written_arguments: dict[Any, tuple[int, ...]] = {}
         self._unclear: dict[str, str] = {}
         self.regions: dict[str, list[Region]] = defaultdict(list)
@@ -90,8 +92,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
             for index in written:
                 if index < len(args) and isinstance(args[index], torch.Tensor):
                     self._record(func, args[index], args)
-        elif self._provenance:
-            self._propagate(args, out)
+        else:
+            self._compute(args, out)
+            if self._provenance:
+                self._propagate(args, out)
         return out
 
     def _written(self, func: Any) -> tuple[int, ...]:
@@ -111,6 +115,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
             if self._provenance and origins:  # a scratch tensor filled from a source
                 self._track(min(origins), view)
             return
+        if inputs and all(self._computed.get(_storage(a)) == name for a in inputs):
+            for computed in self._computed_alive.pop(name):
+                del self._computed[_storage(computed)]
+            return  # its own values again, computed over (vLLM's composed_weight_loader): no second source
         if func.name().split("::")[-1].startswith(_BY_INDEX):
             self._unclear[name] = func.name()
         region = Region(view.storage_offset(), tuple(view.shape), tuple(view.stride()), copied=bool(inputs))
@@ -120,6 +128,17 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
                 self.sources[origin].append(name)
             if region.shape:
                 self.widths[origin] = region.shape[-1]
+
+    def _compute(self, args: tuple[Any, ...], out: Any) -> None:
+        """Remember what is computed from one parameter alone."""
+        names = {self._owner.get(key, self._computed.get(key)) for key in map(_storage, _flatten(args))}
+        name = names.pop() if len(names) == 1 else None
+        if name is None:
+            return
+        for tensor in _flatten((out,)):
+            if (key := _storage(tensor)) not in self._owner and key not in self._computed:
+                self._computed[key] = name
+                self._computed_alive[name].append(tensor)
 
     def _propagate(self, args: tuple[Any, ...], out: Any) -> None:
         origins = {origin for a in _flatten(args) if (origin := self._origin.get(_storage(a))) is not None}

@@ -114,7 +114,21 @@ def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
 
     with set_default_torch_dtype(torch.bfloat16), torch.device("meta"), simulate.CudaToMeta():
         model: nn.Module = initialize_model(vllm_config=config, model_config=model_config, prefix=prefix)
+    _to_meta(model)
     return model
+
+
+def _to_meta(model: nn.Module) -> None:
+    """Move what a class allocates for real whatever the default device (vLLM's Transformers classes: norms, biases)."""
+    moved: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter.is_meta:
+                continue
+            if parameter not in moved:
+                moved[parameter] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+                moved[parameter].__dict__.update(parameter.__dict__)
+            module._parameters[name] = moved[parameter]
 
 
 def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | None = None) -> ModelTrace:

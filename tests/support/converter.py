@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from support import assets, tiny_models
+from support import assets, tiny_models, tiny_moe
 from support.tiny_models import Dtype, TinyModel
 
 Outtype = Literal["f32", "f16", "bf16", "q8_0"]
@@ -39,8 +39,9 @@ class _Runner:
         return int(answer)
 
     def _start(self) -> subprocess.Popen[str]:
-        # Local files only, no GPU; the path is the converter's own business, not pytest's.
+        # Local files only, no GPU, no threads for tiny tensors; the path is the converter's own business, not pytest's.
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+        quiet["OMP_NUM_THREADS"] = "1"
         command = [sys.executable, str(_RUNNER_SCRIPT), str(assets.llama_cpp_dir())]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **quiet})
@@ -78,22 +79,28 @@ class Checkpoints:
         self._files: dict[tuple[str, ...], Path] = {}
 
     def checkpoint(self, name: str, dtype: Dtype = "float32") -> TinyModel:
-        """The checkpoint folder called `name` (see `tiny_models.NAMES`)."""
+        """The checkpoint folder called `name` (see `tiny_models.NAMES`, `tiny_moe.NAMES`)."""
         key = (name, dtype)
         if key not in self._models:
-            self._models[key] = tiny_models.write(name, self._root / f"{name}-{dtype}", dtype)
+            write = tiny_moe.write if name in tiny_moe.NAMES else tiny_models.write
+            self._models[key] = write(name, self._root / f"{name}-{dtype}", dtype)
         return self._models[key]
 
     def gguf(
         self, name: str, dtype: Dtype = "float32", outtype: Outtype | None = None, *, extra: Sequence[str] = ()
     ) -> Path:
-        """The GGUF of `name`; the outtype is the checkpoint's own dtype unless given."""
+        """The GGUF of `name`; the outtype is the checkpoint's own dtype unless given.
+
+        Where the converter drops the MTP block, it is added afterwards.
+        """
         model = self.checkpoint(name, dtype)
         chosen = outtype or ("f32" if dtype == "float32" else "bf16")
         key = (name, dtype, chosen, *extra)
         if key not in self._files:
             out = self._root / f"{name}-{dtype}-gguf-{len(self._files)}" / f"{name}-{chosen}.gguf"
             self._files[key] = convert(model.folder, out, chosen, pre=model.pre, extra=extra)
+            if tiny_moe.loses_draft(name):
+                tiny_moe.append_draft(model, self._files[key], chosen)
         return self._files[key]
 
 

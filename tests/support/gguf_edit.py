@@ -1,9 +1,9 @@
 """A real GGUF file, read by gguf-py, changed, and written back: variants of what the converter makes.
 
-    file = read(path)
-    file.set("glm-dsa.block_count", 3)
-    del file.tensors["blk.3.nextn.eh_proj.weight"]
-    file.write(other_path)
+file = read(path)
+file.set("glm-dsa.block_count", 3)
+del file.tensors["blk.3.nextn.eh_proj.weight"]
+file.write(other_path)
 """
 
 from __future__ import annotations
@@ -84,6 +84,23 @@ class Edited:
     def write(self, path: Path) -> Path:
         """Write one file."""
         return _write(path, self.metadata, self.tensors)
+
+    def write_with_gguf_py(self, path: Path) -> Path:
+        """Write one file with gguf-py's own writer."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        for key, (kind, value) in self.metadata.items():
+            if key != "general.architecture":  # the writer has it already
+                content, sub_kind = (value.items, value.item_type) if isinstance(value, gb.Array) else (value, None)
+                item = None if sub_kind is None else gguf.GGUFValueType(sub_kind)
+                writer.add_key_value(key, content, gguf.GGUFValueType(kind), item)
+        for name, t in self.tensors.items():
+            values = np.frombuffer(t.data, dtype=np.float32 if t.kind == gguf.GGMLQuantizationType.F32 else np.uint8)
+            writer.add_tensor(name, values.reshape(*t.shape[:-1], -1), raw_dtype=t.kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
 
     def write_splits(self, folder: Path, parts: Sequence[Sequence[str]], stem: str = "m") -> Path:
         """Write a split set whose files hold these tensors; the first file. Only the first has the metadata."""

@@ -83,7 +83,16 @@ def write_gemma(folder: Path) -> None:
     _save_sentencepiece(folder, "GemmaTokenizer", named, added)
 
 
-WRITERS = {"qwen": write_qwen, "llama3": write_llama3, "llama": write_llama, "gemma": write_gemma}
+def write_glm(folder: Path) -> None:
+    """A GLM-4 tokenizer: no BOS, roles as special tokens."""
+    specials = ("<|endoftext|>", "[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>")
+    tokenizer = _byte_level(LLAMA3_SPLIT, specials, ignore_merges=True, nfc=False)
+    _save_fast(tokenizer, folder, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": False}, indent=1))
+
+
+WRITERS = {"glm": write_glm, "qwen": write_qwen, "llama3": write_llama3, "llama": write_llama, "gemma": write_gemma}
 
 
 def _byte_level(split: str, specials: tuple[str, ...], *, ignore_merges: bool, nfc: bool) -> Any:

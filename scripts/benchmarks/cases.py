@@ -1,0 +1,280 @@
+"""One measurement in a process of its own: `cases.py CASE MODEL SCRATCH` prints {"seconds", "cpu", "rss", "grown", ...}.
+
+Imports, and whatever a case needs beforehand, are not in its time. `cpu` is the time on all cores together, which tells
+more than the clock when the machine is busy. `rss` is the process's highest memory while the clock runs, `grown` how
+much of it is above the start, both in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+Result = dict[str, Any]
+
+PIECE = 1 << 20  # values
+
+
+@contextmanager
+def measured(result: Result) -> Iterator[None]:
+    """Time and peak memory of the block, into `result`."""
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
+    cpu, started = time.process_time(), time.perf_counter()
+    yield
+    result["seconds"] = time.perf_counter() - started
+    result["cpu"] = time.process_time() - cpu
+    result["rss"] = _memory("VmHWM")
+    result["grown"] = result["rss"] - before
+
+
+def _memory(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{key}:")).split()[1]) * 1024
+
+
+def header_ours(model: Path, _: Path) -> Result:
+    from ggufmap.checkpoint import open_checkpoint
+
+    result: Result = {}
+    with measured(result):
+        checkpoint = open_checkpoint(model)
+    result["tensors"] = len(checkpoint.tensors)
+    return result
+
+
+def header_ours_tokens(model: Path, _: Path) -> Result:
+    """As gguf.GGUFReader, which touches every string: the header and the text of every token."""
+    from ggufmap.checkpoint import open_checkpoint
+
+    result: Result = {}
+    with measured(result):
+        tokens = open_checkpoint(model).metadata.raw_strings("tokenizer.ggml.tokens")
+    result["tokens"] = len(tokens)
+    return result
+
+
+def header_gguf_py(model: Path, _: Path) -> Result:
+    import gguf
+
+    result: Result = {}
+    with measured(result):
+        reader = gguf.GGUFReader(model)
+    result["tensors"] = len(reader.tensors)
+    return result
+
+
+def audit_offline(model: Path, _: Path) -> Result:
+    """The command, from the start of its process to the end."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "ggufmap.cli.main", "audit", "--offline", str(model)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"ggufmap audit ended with {process.returncode}")
+    cpu, rss = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    return {"seconds": seconds, "cpu": cpu, "rss": rss, "grown": rss}
+
+
+def load_ours(model: Path, scratch: Path) -> Result:
+    """Into the real vLLM model on the CPU, in bfloat16."""
+    import torch
+
+    from ggufmap.serving.loader import load_into
+
+    folder = _model_dir(model, scratch)
+    target = _vllm_model(folder)
+    result: Result = {}
+    with measured(result):
+        load_into(target, folder, torch.bfloat16)
+    result["destination"] = sum(p.numel() * p.element_size() for p in target.parameters())
+    return result
+
+
+def _model_dir(model: Path, scratch: Path) -> Path:
+    from ggufmap.archs import find_architecture
+    from ggufmap.checkpoint import open_checkpoint
+    from ggufmap.modeldir.build import build_model_dir
+    from ggufmap.modeldir.config import build_config
+
+    os.environ.setdefault("GGUFMAP_CACHE", str(scratch / "cache"))
+    with open_checkpoint(model) as checkpoint:
+        config = build_config(checkpoint, find_architecture(checkpoint.architecture, str(model)))
+        return build_model_dir(checkpoint, config)
+
+
+def _vllm_model(folder: Path) -> Any:
+    """vLLM's model for the folder, on the CPU, its parameters not yet filled."""
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    args = EngineArgs(
+        model=str(folder), skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, dtype="bfloat16"
+    )
+    config = args.create_engine_config()
+    with set_current_vllm_config(config):
+        init_distributed_environment(1, 0, (folder.parent / f"rendezvous-{os.getpid()}").as_uri(), 0, "gloo")
+        initialize_model_parallel(1, 1)
+        with set_default_torch_dtype(torch.bfloat16), torch.device("cpu"):
+            return initialize_model(vllm_config=config)
+
+
+def load_bound(model: Path, _: Path) -> Result:
+    """The least that any load does: each stored byte read once, each bfloat16 value written once to new memory.
+
+    In pieces, on as many threads as there are cores; nothing is decoded.
+    """
+    import torch
+
+    from ggufmap.checkpoint import open_checkpoint
+
+    with open_checkpoint(model) as checkpoint:
+        sizes = [(t.offset, t.nbytes, t.elements) for t in checkpoint.tensors.values()]
+    source = torch.ones(PIECE, dtype=torch.bfloat16)
+    kept = [torch.empty(elements, dtype=torch.bfloat16) for _, _, elements in sizes]
+    file = os.open(model, os.O_RDONLY)
+
+    def copy(piece: tuple[int, int, torch.Tensor]) -> None:
+        offset, nbytes, destination = piece
+        os.preadv(file, [bytearray(nbytes)], offset)
+        destination.copy_(source[: len(destination)])
+
+    result: Result = {}
+    with measured(result), ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (offset, nbytes, elements), destination in zip(sizes, kept, strict=True):
+            pieces = destination.split(PIECE)
+            starts = [nbytes * PIECE * i // elements for i in range(len(pieces) + 1)]
+            ends = [min(end, nbytes) for end in starts[1:]]
+            spans = [(offset + start, end - start) for start, end in zip(starts, ends, strict=False)]
+            list(pool.map(copy, [(*span, piece) for span, piece in zip(spans, pieces, strict=True)]))
+    result["destination"] = sum(t.numel() * 2 for t in kept)
+    return result
+
+
+def load_transformers(model: Path, _: Path) -> Result:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    result: Result = {}
+    with measured(result):
+        loaded = AutoModelForCausalLM.from_pretrained(model.parent, gguf_file=model.name, dtype=torch.bfloat16)
+    result["destination"] = sum(p.numel() * p.element_size() for p in loaded.parameters())
+    return result
+
+
+def load_plugin(model: Path, scratch: Path) -> Result:
+    """vllm-gguf-plugin 0.0.5, as its loader does it: prepare, then every weight, packed. It writes them nowhere here,
+    since its layers for packed weights need a GPU."""
+    import torch
+    from transformers import AutoConfig
+    from vllm_gguf_plugin.weights_adapter import get_weights_adapter
+
+    folder = _model_dir(model, scratch)
+    config = SimpleNamespace(
+        hf_config=AutoConfig.from_pretrained(folder),
+        trust_remote_code=False,
+        dtype=torch.bfloat16,
+        model=str(model),
+        model_weights=str(model),
+        revision=None,
+    )
+    result: Result = {}
+    with measured(result):
+        started = time.perf_counter()
+        adapter = get_weights_adapter(config.hf_config)
+        adapter.prepare_loading(str(model), config)
+        result["prepare"] = time.perf_counter() - started
+        result["weights"] = sum(1 for _ in adapter.prepare_weights(config))
+    return result
+
+
+def load_llama_cpp(model: Path, _: Path) -> Result:
+    """llama.cpp's own load, for its own layout: the file is mapped, repacked where its kernels want that."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.n_ctx = 512
+    params.n_parallel = 1
+    params.warmup = False
+    params.verbosity = 0
+    result: Result = {}
+    with measured(result):
+        server = xllamacpp.Server(params)
+    result["address"] = server.listening_address
+    return result
+
+
+def tokenizer_cold(model: Path, scratch: Path) -> Result:
+    """The whole model directory, nothing cached."""
+    os.environ["GGUFMAP_CACHE"] = str(scratch / f"cold-{os.getpid()}")
+    import tokenizers  # noqa: F401
+
+    result: Result = {}
+    with measured(result):
+        _model_dir(model, scratch)
+    return result
+
+
+def tokenizer_cached(model: Path, scratch: Path) -> Result:
+    _model_dir(model, scratch)
+    result: Result = {}
+    with measured(result):
+        _model_dir(model, scratch)
+    return result
+
+
+def tokenizer_transformers(model: Path, _: Path) -> Result:
+    from transformers import AutoTokenizer
+
+    result: Result = {}
+    with measured(result):
+        AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name)
+    return result
+
+
+CASES: dict[str, Callable[[Path, Path], Result]] = {
+    case.__name__: case
+    for case in (
+        header_ours,
+        header_ours_tokens,
+        header_gguf_py,
+        audit_offline,
+        load_bound,
+        load_ours,
+        load_llama_cpp,
+        load_transformers,
+        load_plugin,
+        tokenizer_cold,
+        tokenizer_cached,
+        tokenizer_transformers,
+    )
+}
+
+
+def main() -> None:
+    answer = os.fdopen(os.dup(1), "w")  # libraries print to stdout as they please
+    os.dup2(2, 1)
+    result = CASES[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    json.dump(result, answer)
+    answer.close()
+    os._exit(0)  # what is loaded needs no tidying
+
+
+if __name__ == "__main__":
+    main()

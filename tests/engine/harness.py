@@ -1,0 +1,76 @@
+"""What the engine tests share: worker processes, model directories, and their environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ggufmap.archs import find_architecture
+from ggufmap.checkpoint import open_checkpoint
+from ggufmap.modeldir.build import build_model_dir
+from ggufmap.modeldir.config import build_config
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 540  # below pytest's own, so that the worker's log is shown
+PROMPT_LENGTHS = (5, 21, 40)  # the tiny Gemma's window has 16 tokens
+
+QUIET = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # or vLLM leaves one core to itself
+}
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment with what keeps an engine small, quiet and offline."""
+    kept = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
+    return {**kept, **QUIET, **changes}
+
+
+def run_worker(name: str, request: dict[str, Any], **changes: str) -> dict[str, Any]:
+    """Run `<name>.py` of this folder in a process of its own; its answer. An AssertionError shows its log."""
+    with tempfile.TemporaryDirectory(prefix="ggufmap-engine-") as scratch:
+        question, answer, log = (Path(scratch) / file for file in ("request.json", "answer.json", "log"))
+        question.write_text(json.dumps(request))
+        command = [sys.executable, str(HERE / f"{name}.py"), str(question), str(answer)]
+        with log.open("wb") as out:
+            try:
+                done = subprocess.run(
+                    command, env=environment(**changes), stdout=out, stderr=out, timeout=TIMEOUT_S, cwd=scratch
+                )
+                status: int | str = done.returncode
+            except subprocess.TimeoutExpired:
+                status = f"still running after {TIMEOUT_S} s"
+        if status != 0 or not answer.exists():
+            raise AssertionError(f"{name} failed ({status}):\n{log.read_text(errors='replace')[-6000:]}")
+        result: dict[str, Any] = json.loads(answer.read_text())
+        return {**result, "log": log.read_text(errors="replace")}
+
+
+def model_dir(gguf: Path, folder: Path) -> Path:
+    """The model directory for `gguf`, as `ggufmap config` writes it."""
+    with open_checkpoint(gguf) as checkpoint:
+        config = build_config(checkpoint, find_architecture(checkpoint.architecture, str(gguf)))
+        return build_model_dir(checkpoint, config, output=folder)
+
+
+def prompts(seed: str) -> list[list[int]]:
+    """Three prompts of token ids that every tiny model has, the same for the same seed."""
+    numbers = random.Random(seed)
+    return [[numbers.randrange(3, 500) for _ in range(length)] for length in PROMPT_LENGTHS]
+
+
+def job(folder: Path, load_format: str, seed: str = "", **changes: Any) -> dict[str, Any]:
+    """A job for `vllm_worker`: three prompts, sixteen tokens each, greedily, in float32."""
+    standard = {"prompts": prompts(seed), "max_tokens": 16, "dtype": "float32"}
+    return {"model": str(folder), "load_format": load_format, **standard, **changes}

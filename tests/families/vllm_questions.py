@@ -1,0 +1,90 @@
+"""Questions to vLLM for `vllm_server.py`: functions from one JSON value to another. No module of the tests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+Request = dict[str, Any]
+
+
+def spec_layers(request: Request) -> list[int | None]:
+    """What vLLM's own get_spec_layer_idx_from_weight_name says of names, under some config keys."""
+    from ggufmap.target import compat
+
+    function = compat.spec_layer_function()
+    assert function is not compat.spec_layer_fallback, "this vLLM has no such function"
+    config = SimpleNamespace(**request["config"])
+    return [function(config, name) for name in request["names"]]
+
+
+def draft_config(request: Request) -> dict[str, Any]:
+    """The draft's classes, and what stands on its config of the keys in `flags`, for a written config.json.
+
+    `lose` takes away what vLLM does for nested keys: they do not reach the draft's config, as before vLLM 0.30.
+    """
+    import json
+
+    from vllm.engine.arg_utils import EngineArgs
+
+    if request["lose"]:
+        _lose(request["flags"])
+    _borrow_glm5_next()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(request["config"]))
+        engine = EngineArgs(
+            model=folder,
+            skip_tokenizer_init=True,
+            load_format="dummy",
+            enforce_eager=True,
+            dtype="bfloat16",
+            speculative_config=request["speculative"],
+        ).create_engine_config()
+    found = engine.speculative_config.draft_model_config.hf_config
+    return {"architectures": found.architectures, "flags": {k: getattr(found, k, None) for k in request["flags"]}}
+
+
+def trace_without_promotion(request: Request) -> None:
+    """A trace as the worker makes it, by a vLLM that loses the flags. Answers and ends the process as the worker does."""
+    import io
+    import json
+    import sys
+
+    from ggufmap.target import worker
+
+    _lose(request["draft_flags"])
+    sys.stdin = io.StringIO(json.dumps(request))
+    worker.main()
+
+
+def _lose(flags: list[str]) -> None:
+    """Let vLLM's override leave out `flags`."""
+    from vllm.config.speculative import SpeculativeConfig
+
+    original = SpeculativeConfig.hf_config_override
+
+    def override(config: Any) -> Any:
+        made = original(config)
+        for flag in flags:
+            made.__dict__.pop(flag, None)
+        return made
+
+    SpeculativeConfig.hf_config_override = staticmethod(override)
+
+
+def _borrow_glm5_next() -> None:
+    """vLLM looks at a model's class before its draft's config. GLM-5.3's does not import here: show it another."""
+    from vllm.model_executor.models.registry import _LazyRegisteredModel, _ModelInfo
+
+    original = _LazyRegisteredModel.inspect_model_cls
+
+    def inspect(self: Any) -> Any:
+        if self.module_name != "vllm.models.glm5next":
+            return original(self)
+        from vllm.model_executor.models.glm4_moe import Glm4MoeForCausalLM
+
+        return _ModelInfo.from_model_cls(Glm4MoeForCausalLM)
+
+    _LazyRegisteredModel.inspect_model_cls = inspect

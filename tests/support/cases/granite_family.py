@@ -1,0 +1,60 @@
+"""Granite: dense, mixture of experts, shared expert, and the Mamba 2 hybrids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.conformance import Case
+
+_SCALES: dict[str, Any] = {
+    "attention_multiplier": 0.0625,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.25,
+    "logits_scaling": 3.0,
+}
+_MOE: dict[str, Any] = {**_SCALES, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 256}
+_HYBRID: dict[str, Any] = {
+    **_SCALES,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "position_embedding_type": "nope",
+    "mamba_n_heads": 16,
+    "mamba_d_head": 32,
+    "mamba_d_state": 32,
+    "mamba_n_groups": 2,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "shared_intermediate_size": 512,
+}
+_IGNORED = {
+    "max_position_embeddings": "the converter writes 2**20 for every hybrid",
+    "time_step_limit": "the default everywhere; vLLM does not read it",
+}
+
+
+def _published(config: dict[str, Any]) -> dict[str, Any]:
+    """As in real repositories, and as the converter reads them: `mamba` and `attention`."""
+    names = {"linear_attention": "mamba", "full_attention": "attention"}
+    return {**config, "layer_types": [names[kind] for kind in config["layer_types"]]}
+
+
+CASES = (
+    Case("granite", "GraniteForCausalLM", {**_SCALES, "tie_word_embeddings": True}),
+    Case("granite_biases", "GraniteForCausalLM", {**_SCALES, "attention_bias": True, "mlp_bias": True}),
+    Case("granitemoe", "GraniteMoeForCausalLM", _MOE),
+    Case("granitemoeshared", "GraniteMoeSharedForCausalLM", {**_MOE, "shared_intermediate_size": 512}),
+    Case(
+        "granitehybrid",
+        "GraniteMoeHybridForCausalLM",
+        {**_HYBRID, **_MOE, "tie_word_embeddings": True},
+        config_json=_published,
+        ignore=_IGNORED,
+    ),
+    Case(
+        "granitehybrid_dense",
+        "GraniteMoeHybridForCausalLM",
+        {**_HYBRID, "num_local_experts": 0, "num_experts_per_tok": 0, "mamba_conv_bias": False},
+        config_json=_published,
+        ignore=_IGNORED,
+    ),
+)
