@@ -1,8 +1,9 @@
-"""The parts of the package import what DESIGN.md's table says, and starting the command costs no torch and no vLLM."""
+"""The parts of the package import what docs/architecture.md says; starting the command costs no torch and no vLLM."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,34 +16,44 @@ from support import small_models as small
 import ggufmap
 
 PACKAGE = Path(ggufmap.__file__).parent
-STAGES = {"checkpoint", "archs", "mapping", "target", "stream", "modeldir"}
-# What "mapping's types" means: plain data, no resolving.
-MAPPING_TYPES = {"mapping.plan", "mapping.transforms"}
-TYPE_NAMES = {"Plan", "Role"}  # exported by ggufmap.mapping itself
+TABLE_FILE = PACKAGE.parent / "docs" / "architecture.md"
 
-# Folder -> what it may import of ggufmap ("types" are mapping's) and of others. `errors` is free to all.
-TABLE: dict[str, tuple[set[str], set[str]]] = {
-    "errors": (set(), set()),
-    "checkpoint": (set(), {"numpy"}),
-    "archs": (set(), set()),
-    "mapping": ({"checkpoint", "archs"}, set()),
-    "target": ({"types"}, {"torch", "numpy", "vllm"}),
-    "stream": ({"checkpoint", "types"}, {"torch", "numpy", "gguf", "libgguf"}),
-    "modeldir": ({"checkpoint", "archs"}, {"numpy", "tokenizers"}),
-    "serving": (STAGES, {"torch", "vllm", "rich"}),
-    "report": ({"types"}, {"rich"}),
-    "cli": (STAGES | {"serving", "report"}, {"typer", "rich"}),
+# What the words of the table's last column mean, as modules below ggufmap.
+STAGES = ["checkpoint", "archs", "mapping", "target", "stream", "modeldir"]
+WORDS: dict[str, list[str]] = {
+    "nothing": [],
+    **{name: [name] for name in (*STAGES, "errors", "serving", "report")},
+    "mapping's types": ["mapping.plan", "mapping.transforms"],
+    "archs' value types": ["archs.base"],
+    "all stages": STAGES,
+    "all": [*STAGES, "serving", "report"],
+    "numpy": [],
+    "torch": [],
+    "vllm only inside functions": [],
+}
+# Names that a folder exports of the modules above.
+EXPORTED = {"mapping": {"Plan", "Role"}}
+
+# Other packages, by folder.
+OTHERS: dict[str, set[str]] = {
+    "errors": set(),
+    "checkpoint": {"numpy"},
+    "archs": set(),
+    "mapping": set(),
+    "target": {"torch", "numpy", "vllm"},
+    "stream": {"torch", "numpy", "gguf", "libgguf", "safetensors"},
+    "modeldir": {"numpy", "tokenizers"},
+    "serving": {"torch", "vllm", "rich"},
+    "report": {"rich"},
+    "cli": {"typer", "rich", "torch"},
 }
 # vLLM takes seconds to import and keeps state: nobody does it by being imported. Two folders have torch at the top.
 ONLY_IN_FUNCTIONS = {"vllm", "gguf", "libgguf", "tokenizers", "transformers"}
 TORCH_AT_THE_TOP = {"target", "stream"}
 
-# What breaks the table today, by folder. An entry that is gone must be deleted here; a new one is a decision about
-# DESIGN.md, not a line here.
+# What breaks the table today, by folder. An entry that is gone must be deleted here; a new one is a decision about the
+# table, not a line here.
 KNOWN = {
-    # A config is built on the layout of the blocks, and has warnings: "mapping's types and layout" in the table.
-    ("modeldir", "ggufmap.mapping.layout"),
-    ("modeldir", "ggufmap.mapping.plan"),
     # Pure functions of a Plan: "mapping's types and memory" in the table, or computed before the report.
     ("report", "ggufmap.mapping.memory"),
     # The stock map is made by a process of its own with everything loaded: it belongs to target/, as the trace does.
@@ -50,6 +61,20 @@ KNOWN = {
     ("mapping", "torch"),
     ("mapping", "transformers"),
 }
+
+
+def table() -> dict[str, list[str]]:
+    """Folder -> modules it may import, as docs/architecture.md has it."""
+    found = {}
+    for line in TABLE_FILE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        name = cells[0].strip("`").removesuffix("/").removesuffix(".py")
+        if len(cells) == 3 and cells[0].startswith("`") and name in OTHERS:
+            found[name] = [module for word in re.split(r"[,;] ", cells[2]) for module in WORDS[word]]
+    return found
+
+
+TABLE = table()
 
 
 @dataclass(frozen=True)
@@ -89,26 +114,26 @@ ALL = [found for path in sorted(PACKAGE.rglob("*.py")) for found in imports(path
 
 
 def allowed(found: Import) -> bool:
-    own, others = TABLE[found.folder]
     top, _, inner = found.target.partition(".")
     if top != "ggufmap":
-        return top in sys.stdlib_module_names or top in others
-    part = inner.split(".")[0]
+        return top in sys.stdlib_module_names or top in OTHERS[found.folder]
     if not inner:  # `from ggufmap import __version__`
         return found.names <= {"__version__"}
-    if part in (found.folder, "errors") or part in own:
-        return True
-    return "types" in own and (inner in MAPPING_TYPES or (inner == "mapping" and found.names <= TYPE_NAMES))
+    own = [found.folder, "errors", *TABLE[found.folder]]
+    parts = {name.split(".")[0] for name in own if "." in name}
+    return any(f"{inner}.".startswith(f"{name}.") for name in own) or (
+        inner in parts and found.names <= EXPORTED.get(inner, set())
+    )
 
 
 def test_every_folder_is_in_the_table() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert folders | {"errors"} == TABLE.keys()
+    assert folders | {"errors"} == TABLE.keys() == OTHERS.keys()
 
 
 def test_the_import_table_of_the_design_holds() -> None:
     broken = {(x.folder, x.target, x.module) for x in ALL if x.folder in TABLE and not allowed(x)}
-    assert {x for x in broken if x[:2] not in KNOWN} == set(), "these imports are not in DESIGN.md's table"
+    assert {x for x in broken if x[:2] not in KNOWN} == set(), "these imports are not in docs/architecture.md's table"
     assert KNOWN - {x[:2] for x in broken} == set(), "these imports are gone: delete them from KNOWN"
 
 

@@ -75,9 +75,28 @@ INDEXER: tuple[Rule, ...] = (
     block("indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"),
 )
 
-EXPERTS: tuple[Rule, ...] = weights((("ffn_gate_inp", "mlp.gate"),)) + tuple(
-    block(f"ffn_{part}_exps.weight", f"mlp.experts.{{eid}}.{part}_proj.weight", "experts")
-    for part in ("gate", "up", "down")
+_BLOCK = "model.layers.{bid}."
+
+
+def stacked_experts(gate: str, up: str, down: str) -> tuple[Rule, ...]:
+    """The stacked routed experts, by the checkpoint's module names (with `{eid}`).
+
+    `convert_hf_to_gguf.py --fuse-gate-up-exps` keeps gate and up of an expert together.
+    """
+    names = (("gate", gate), ("up", up), ("down", down))
+    return (
+        *(block(f"ffn_{part}_exps.weight", f"{name}.weight", "experts") for part, name in names),
+        Rule(
+            ("blk.{bid}.ffn_gate_up_exps.weight",),
+            (f"{_BLOCK}{gate}.weight", f"{_BLOCK}{up}.weight"),
+            "expert_halves",
+            optional="files converted with --fuse-gate-up-exps have it",
+        ),
+    )
+
+
+EXPERTS: tuple[Rule, ...] = weights((("ffn_gate_inp", "mlp.gate"),)) + stacked_experts(
+    *(f"mlp.experts.{{eid}}.{part}_proj" for part in ("gate", "up", "down"))
 )
 """The router and the stacked routed experts, cut on the outermost axis in file order."""
 

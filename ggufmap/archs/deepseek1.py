@@ -22,7 +22,8 @@ from ggufmap.archs.blocks import (
 
 DEEPSEEK = Architecture(
     names=("deepseek",),
-    model_type="deepseek",
+    # transformers has no config class for `deepseek`; vLLM takes the class from `architectures`, the keys from any.
+    model_type="llama",
     model_class="DeepseekForCausalLM",
     rules=EMBEDDING
     + FINAL_NORM

@@ -9,14 +9,14 @@ from __future__ import annotations
 from ggufmap.archs.base import Architecture, assumed, derived, header, top, weights
 from ggufmap.archs.blocks import ATTENTION, COMMON_CONFIG, EMBEDDING, GATED_MLP, ROPE_FREQS
 
-_SANDWICH_NORMS = (
+SANDWICH_NORMS = (
     ("attn_norm", "input_layernorm"),
     ("post_attention_norm", "post_attention_layernorm"),
     ("ffn_norm", "pre_feedforward_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
 )
 _NORMS = (
-    *_SANDWICH_NORMS,
+    *SANDWICH_NORMS,
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
 )
@@ -46,7 +46,7 @@ GEMMA2 = Architecture(
     names=("gemma2",),
     model_type="gemma2",
     model_class="Gemma2ForCausalLM",
-    rules=EMBEDDING + ATTENTION + GATED_MLP + weights(_SANDWICH_NORMS, "add:-1") + _FINAL_NORM,
+    rules=EMBEDDING + ATTENTION + GATED_MLP + weights(SANDWICH_NORMS, "add:-1") + _FINAL_NORM,
     config=(
         *COMMON_CONFIG,
         header("sliding_window", "attention.sliding_window", fallback=4096),

@@ -85,7 +85,7 @@ GLM_DSA = Architecture(
     draft_flags=_SHARE_FLAG,
 )
 
-_KDA: tuple[Rule, ...] = (
+KDA: tuple[Rule, ...] = (
     rows(
         (
             *_QKV,
@@ -123,7 +123,7 @@ GLM5_NEXT = Architecture(
     + PRE_NORMS
     + only(MLA, "softmax_attention")
     + only(INDEXER + _KPOOL, "softmax_attention", "full_indexer")
-    + only(_KDA, "linear_attention")
+    + only(KDA, "linear_attention")
     + only(_HYPER, "trunk")
     + _MOE
     + NEXTN,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ggufmap.archs.base import Architecture, ConfigRow, Rule, Variant, assumed, block, derived, header, only
 from ggufmap.archs.blocks import (
     BASE_CONFIG,
-    COMMON_CONFIG,
     EMBEDDING,
     FINAL_NORM,
     GATED_MLP,
@@ -22,6 +21,9 @@ from ggufmap.archs.blocks import (
 from ggufmap.archs.ssm import MAMBA2_CONFIG, MAMBA2_MIXER, moved
 
 _BODY = EMBEDDING + FINAL_NORM + PRE_NORMS
+
+# A model of hybrids' class without Mamba blocks has its key-value heads per block in the header.
+_COMMON: tuple[ConfigRow, ...] = (*BASE_CONFIG, derived("num_key_value_heads", "hybrid_kv_heads"), derived("head_dim"))
 
 # Without a scale for attention llama.cpp uses 1/sqrt(head size), transformers 1: that key must be there.
 _MULTIPLIERS: tuple[ConfigRow, ...] = (
@@ -38,7 +40,7 @@ GRANITE = Architecture(
     model_class="GraniteForCausalLM",
     rules=_BODY + ROPE_PERMUTED_ATTENTION + GATED_MLP + GATED_MLP_BIAS,
     config=(
-        *COMMON_CONFIG,
+        *_COMMON,
         *_MULTIPLIERS,
         derived("rope_parameters"),
         derived("attention_bias", "output_bias"),
@@ -82,7 +84,7 @@ GRANITE_MOE = Architecture(
     model_class="GraniteMoeForCausalLM",
     variants=(Variant("shared_expert", "granitemoeshared", "GraniteMoeSharedForCausalLM"),),
     rules=_BODY + ROPE_PERMUTED_ATTENTION + _EXPERTS + only(_SHARED, f"has:{_SHARED_SIZE}"),
-    config=(*COMMON_CONFIG, *_MULTIPLIERS, *_MOE_CONFIG, derived("rope_parameters"), *assumed(attention_bias=False)),
+    config=(*_COMMON, *_MULTIPLIERS, *_MOE_CONFIG, derived("rope_parameters"), *assumed(attention_bias=False)),
     skips=ROPE_FREQS,
 )
 
@@ -108,5 +110,40 @@ GRANITE_HYBRID = Architecture(
         derived("attention_bias", "hybrid_attention_bias"),
         *assumed(mamba_chunk_size=256),
     ),
+    skips=ROPE_FREQS,
+)
+
+_SINKS = (block("attn_sinks.weight", "self_attn.sinks"),)
+_FUSED_EXPERTS: tuple[Rule, ...] = (
+    block("ffn_gate_inp.weight", "block_sparse_moe.router.weight"),
+    block("ffn_gate_up_exps.weight", "block_sparse_moe.experts.gate_up_proj"),
+    block("ffn_down_exps.weight", "block_sparse_moe.experts.down_proj"),
+)
+_FUSED_SHARED: tuple[Rule, ...] = (
+    block("ffn_up_shexp.weight", "shared_mlp.input_linear.weight"),
+    block("ffn_down_shexp.weight", "shared_mlp.output_linear.weight"),
+)
+_SWA_CONFIG: tuple[ConfigRow, ...] = (
+    *_COMMON,
+    *_MULTIPLIERS,
+    header("sliding_window", "attention.sliding_window"),
+    derived("layer_types", "granite_layer_types"),
+    derived("layer_rope_theta"),
+    derived("rope_parameters"),
+    derived("attention_bias", "output_bias"),
+)
+
+GRANITE_SWA = Architecture(
+    names=("granite_swa",),
+    model_type="granite_swa",
+    model_class="GraniteSWAForCausalLM",
+    variants=(Variant("experts", "granitemoe_swa", "GraniteMoeSWAForCausalLM"),),
+    rules=_BODY
+    + ROPE_PERMUTED_ATTENTION
+    + _SINKS
+    + only(GATED_MLP + GATED_MLP_BIAS, "dense")
+    + only(_FUSED_EXPERTS, "moe")
+    + only(_FUSED_SHARED, "moe", f"has:{_SHARED_SIZE}"),
+    config=(*_SWA_CONFIG, *_MOE_CONFIG, derived("mlp_bias")),
     skips=ROPE_FREQS,
 )

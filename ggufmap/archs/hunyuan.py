@@ -6,7 +6,7 @@ Transformers classes. The converter bakes the alpha of the dynamic RoPE into its
 
 from __future__ import annotations
 
-from ggufmap.archs.base import Architecture, ConfigRow, Rule, assumed, block, derived, header, weights
+from ggufmap.archs.base import Architecture, ConfigRow, Rule, assumed, derived, header, weights
 from ggufmap.archs.blocks import (
     ATTENTION,
     ATTENTION_BIAS,
@@ -16,6 +16,7 @@ from ggufmap.archs.blocks import (
     GATED_MLP,
     PRE_NORMS,
     ROPE_FREQS,
+    stacked_experts,
 )
 
 _DECODER = (
@@ -46,10 +47,7 @@ HUNYUAN_DENSE = Architecture(
 _MOE: tuple[Rule, ...] = (
     *weights((("ffn_gate_inp", "mlp.gate.wg"),)),
     *weights(tuple((f"ffn_{part}_shexp", f"mlp.shared_mlp.{part}_proj") for part in ("gate", "up", "down"))),
-    *(
-        block(f"ffn_{part}_exps.weight", f"mlp.experts.{{eid}}.{part}_proj.weight", "experts")
-        for part in ("gate", "up", "down")
-    ),
+    *stacked_experts(*(f"mlp.experts.{{eid}}.{part}_proj" for part in ("gate", "up", "down"))),
 )
 
 HUNYUAN_MOE = Architecture(

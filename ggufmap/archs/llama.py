@@ -11,10 +11,10 @@ from ggufmap.archs.base import (
     Architecture,
     ConfigRow,
     Rule,
+    Source,
     Variant,
     assumed,
     biases,
-    block,
     derived,
     header,
     only,
@@ -30,6 +30,7 @@ from ggufmap.archs.blocks import (
     PRE_NORMS,
     ROPE_FREQS,
     ROPE_PERMUTED_ATTENTION,
+    stacked_experts,
 )
 
 _UNGATED = (("ffn_up", "mlp.up_proj"), ("ffn_down", "mlp.down_proj"))
@@ -45,10 +46,7 @@ _CONFIG: tuple[ConfigRow, ...] = (
 
 _MIXTRAL: tuple[Rule, ...] = only(
     weights((("ffn_gate_inp", "block_sparse_moe.gate"),))
-    + tuple(
-        block(f"ffn_{part}_exps.weight", f"block_sparse_moe.experts.{{eid}}.{name}.weight", "experts")
-        for part, name in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
-    ),
+    + stacked_experts(*(f"block_sparse_moe.experts.{{eid}}.{name}" for name in ("w1", "w3", "w2"))),
     "moe",
 )
 
@@ -91,7 +89,9 @@ SMOLLM3 = Architecture(
     model_class="SmolLM3ForCausalLM",
     rules=_ATTENTION + GATED_MLP + GATED_MLP_BIAS,
     config=(
-        *_CONFIG,
+        *without(_CONFIG, "pad_token_id"),
+        # Said even where the header has none: the config class's default lies beyond small vocabularies.
+        ConfigRow("pad_token_id", Source.DERIVED, "pad_token_id", nullable=True),
         derived("layer_types", "full_layer_types"),
         derived("no_rope_layers", "no_rope_every_4th"),
         *assumed(hidden_act="silu", no_rope_layer_interval=4, use_sliding_window=False, sliding_window=None),

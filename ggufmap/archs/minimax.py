@@ -7,11 +7,10 @@ model_executor/models/minimax_m2.py.
 from __future__ import annotations
 
 from ggufmap.archs.base import Architecture, assumed, block, derived, header, weights
-from ggufmap.archs.blocks import ATTENTION, COMMON_CONFIG, EMBEDDING, FINAL_NORM, PRE_NORMS, QK_NORM
+from ggufmap.archs.blocks import ATTENTION, COMMON_CONFIG, EMBEDDING, FINAL_NORM, PRE_NORMS, QK_NORM, stacked_experts
 
-_EXPERTS = weights((("ffn_gate_inp", "block_sparse_moe.gate"),)) + tuple(
-    block(f"ffn_{part}_exps.weight", f"block_sparse_moe.experts.{{eid}}.{name}.weight", "experts")
-    for part, name in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
+_EXPERTS = weights((("ffn_gate_inp", "block_sparse_moe.gate"),)) + stacked_experts(
+    *(f"block_sparse_moe.experts.{{eid}}.{name}" for name in ("w1", "w3", "w2"))
 )
 _ROUTER_BIAS = (block("exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"),)
 

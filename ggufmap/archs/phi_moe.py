@@ -6,13 +6,20 @@ model_executor/models/phimoe.py. Its norms are layer norms, whose epsilon the he
 
 from __future__ import annotations
 
-from ggufmap.archs.base import Architecture, assumed, biases, block, derived, header, top, weights
-from ggufmap.archs.blocks import ATTENTION, ATTENTION_BIAS, COMMON_CONFIG, EMBEDDING, FINAL_NORM, PRE_NORMS
+from ggufmap.archs.base import Architecture, assumed, biases, derived, header, top, weights
+from ggufmap.archs.blocks import (
+    ATTENTION,
+    ATTENTION_BIAS,
+    COMMON_CONFIG,
+    EMBEDDING,
+    FINAL_NORM,
+    PRE_NORMS,
+    stacked_experts,
+)
 from ggufmap.archs.phi import ROPE_FACTORS
 
-_EXPERTS = weights((("ffn_gate_inp", "block_sparse_moe.gate"),)) + tuple(
-    block(f"ffn_{part}_exps.weight", f"block_sparse_moe.experts.{{eid}}.{name}.weight", "experts")
-    for part, name in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
+_EXPERTS = weights((("ffn_gate_inp", "block_sparse_moe.gate"),)) + stacked_experts(
+    *(f"block_sparse_moe.experts.{{eid}}.{name}" for name in ("w1", "w3", "w2"))
 )
 
 PHI_MOE = Architecture(

@@ -62,7 +62,7 @@ SHARED_EXPERT: tuple[Rule, ...] = (
 EXPERTS_CONFIG: tuple[ConfigRow, ...] = (
     header("num_experts", "expert_count"),
     header("num_experts_per_tok", "expert_used_count"),
-    header("moe_intermediate_size", "expert_feed_forward_length"),
+    derived("moe_intermediate_size", "expert_size"),
     # llama.cpp has experts in every block (src/models/qwen2moe.cpp, qwen3moe.cpp).
     *assumed(decoder_sparse_step=1, mlp_only_layers=[]),
 )
@@ -76,7 +76,7 @@ QWEN2_MOE = Architecture(
         *COMMON_CONFIG,
         *EXPERTS_CONFIG,
         derived("rope_parameters"),
-        header("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+        derived("shared_expert_intermediate_size", "shared_expert_size"),
         derived("qkv_bias"),
         # llama.cpp does not renormalise the chosen experts' weights (build_moe_ffn's norm_w).
         *assumed(hidden_act="silu", norm_topk_prob=False, use_sliding_window=False, sliding_window=None),

@@ -102,7 +102,7 @@ _CONFIG: tuple[ConfigRow, ...] = (
 )
 _MOE_CONFIG: tuple[ConfigRow, ...] = (
     *without(EXPERTS_CONFIG, "decoder_sparse_step", "mlp_only_layers"),
-    header("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    derived("shared_expert_intermediate_size", "shared_expert_size"),
     # llama.cpp renormalises the chosen experts' weights (build_moe_ffn's norm_w).
     *assumed(norm_topk_prob=True),
 )

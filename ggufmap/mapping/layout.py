@@ -62,13 +62,19 @@ class Layout:
 KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "trunk": lambda layout, bid: bid in layout.trunk,
     "draft": lambda layout, bid: bid in layout.draft,
+    "first_draft": lambda layout, bid: bid == layout.draft.start,
+    "later_draft": lambda layout, bid: bid > layout.draft.start,
     "dense": lambda layout, bid: bid < layout.leading_dense,
     "moe": lambda layout, bid: bid >= layout.leading_dense,
     "full_indexer": lambda layout, bid: bid in layout.full_indexer,
     "shared_indexer": lambda layout, bid: bid not in layout.full_indexer,
+    "feed_forward": lambda layout, bid: _feed_forward(layout, bid) > 0,
+    "no_feed_forward": lambda layout, bid: _feed_forward(layout, bid) == 0,
     "routed": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" in layout.checkpoint.tensors,
     "unrouted": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" not in layout.checkpoint.tensors,
     "linear_attention": lambda layout, bid: bid in layout.linear,
+    "own_keys": lambda layout, bid: bid < len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
+    "shared_keys": lambda layout, bid: bid >= len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "softmax_attention": lambda layout, bid: bid not in layout.linear,
 }
 """Kinds of block by name; `has:KEY` and `lacks:KEY` hold when the header has the key or not."""
@@ -168,6 +174,15 @@ def _leading_dense(checkpoint: Checkpoint, blocks: int) -> int:
     if not meta.integer(f"{arch}.expert_count", 0):
         return blocks
     return meta.integer(f"{arch}.leading_dense_block_count", 0)
+
+
+def _feed_forward(layout: Layout, bid: int) -> int:
+    """The block's MLP size: 0 where the header's per-block list says that it has none."""
+    key = f"{layout.checkpoint.architecture}.feed_forward_length"
+    if not layout.checkpoint.metadata.is_array(key):
+        return layout.integer("feed_forward_length")
+    sizes = layout.checkpoint.metadata.integer_list(key)
+    return sizes[bid] if bid < len(sizes) else 0
 
 
 def _linear(checkpoint: Checkpoint, architecture: Architecture, trunk: range) -> frozenset[int]:

@@ -143,9 +143,10 @@ def _assign(state: _State, checkpoint: Checkpoint, rule: Rule) -> None:
 
 
 def _per_expert(rule: Rule, count: int) -> tuple[str, ...]:
-    """The row's checkpoint names; a name with `{eid}` stands for one name per expert."""
+    """The row's checkpoint names; names with `{eid}` stand for one name per expert each, expert by expert."""
     if "{eid}" in rule.checkpoint[0]:
-        return tuple(rule.checkpoint[0].replace("{eid}", str(eid)) for eid in range(count))
+        experts = range(count // len(rule.checkpoint))
+        return tuple(name.replace("{eid}", str(eid)) for eid in experts for name in rule.checkpoint)
     return rule.checkpoint
 
 
@@ -193,7 +194,8 @@ def _half(state: _State, rule: Rule, present: list[str]) -> None:
 
 def _explain_absence(state: _State, rule: Rule) -> None:
     """A row without tensors: superseded by another row, optional, or missing."""
-    owners = {state.owners[name] for name in rule.checkpoint if name in state.owners}
+    names = [name.replace("{eid}", "0") for name in rule.checkpoint]
+    owners = {state.owners[name] for name in names if name in state.owners}
     shown = " + ".join(rule.tensors)
     if owners:
         state.phantom.append(Phantom(shown, rule.checkpoint, f"superseded by {', '.join(sorted(owners))}"))

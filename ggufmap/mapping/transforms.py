@@ -58,6 +58,13 @@ def _experts(shapes: Sequence[Shape], _: int) -> list[Shape]:
     return [shapes[0][1:]] * shapes[0][0]
 
 
+def _expert_halves(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if len(shapes[0]) != 3 or shapes[0][1] % 2:
+        raise ValueError("a stack of pairs of matrices is expected")
+    experts, rows, columns = shapes[0]
+    return [(rows // 2, columns)] * (2 * experts)
+
+
 def _mla_kv_b(shapes: Sequence[Shape], heads: int) -> list[Shape]:
     """(H, rank, nope) and (H, v, rank) to (H (nope + v), rank); older files have both as matrices."""
     k_b, v_b = (_per_head(shape, heads) for shape in shapes)
@@ -210,6 +217,7 @@ KINDS: dict[str, Kind] = {
     "flat": Kind(_flat, moves_rows=False),
     "join_rows": Kind(_join_rows, moves_rows=True),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
+    "expert_halves": Kind(_expert_halves, moves_rows=True, cuts_rows=True),
     "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),
     "join_rope_rows": Kind(_join_rope_rows, moves_rows=True),
     "as_row": Kind(_as_row, moves_rows=False),

@@ -14,6 +14,7 @@ from ggufmap.mapping.layout import Layout
 from ggufmap.modeldir.derive_ssm import DERIVED_SSM
 from ggufmap.modeldir.derive_classic import DERIVED_CLASSIC
 from ggufmap.modeldir.derive_experts import DERIVED_EXPERTS
+from ggufmap.modeldir.derive_gemma_n import DERIVED_GEMMA_N
 from ggufmap.modeldir.derive_longrope import DERIVED_LONGROPE
 from ggufmap.modeldir.derive_moe_new import DERIVED_MOE_NEW
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
@@ -239,6 +240,7 @@ DERIVED: dict[str, _Layout] = {
     "swiglu_limit": _swiglu_limit,
     **DERIVED_CLASSIC,
     **DERIVED_EXPERTS,
+    **DERIVED_GEMMA_N,
     **DERIVED_LONGROPE,
     **DERIVED_MOE_NEW,
 }

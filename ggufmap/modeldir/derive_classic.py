@@ -107,6 +107,8 @@ def _falcon_norms(blocks: Layout) -> int | None:
 DERIVED_CLASSIC: dict[str, Callable[[Layout], JsonValue]] = {
     "sliding_layer_types_2": sliding_layer_types(2),
     "sliding_layer_types_4": sliding_layer_types(4),
+    "sliding_layer_types_5": sliding_layer_types(5),
+    "sliding_layer_types_6": sliding_layer_types(6),
     "gemma2_query_scalar": _gemma2_query_scalar,
     "sliding_window_or_none": _sliding_window,
     "parallel_residual": _parallel_residual,

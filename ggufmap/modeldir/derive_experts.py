@@ -70,9 +70,24 @@ def _phimoe_rope_parameters(blocks: Layout) -> dict[str, JsonValue]:
     return {**found, "short_mscale": scale, "long_mscale": scale}
 
 
+def _columns(tensor: str) -> Callable[[Layout], int]:
+    """The size that a down projection takes in: headers from before the keys for it do not say (Qwen1.5-MoE)."""
+
+    def of(blocks: Layout) -> int:
+        sizes = {t.columns for name, t in blocks.checkpoint.tensors.items() if name.endswith(tensor)}
+        if len(sizes) != 1:
+            raise FileError(f"{blocks.checkpoint.path}: *.{tensor} have {sorted(sizes)} columns; one size is expected")
+        return sizes.pop()
+
+    return of
+
+
 def _single_shared_expert_size(blocks: Layout) -> int:
-    """vLLM multiplies it by the number of shared experts (model_executor/models/bailing_moe.py)."""
-    return blocks.integer("expert_shared_feed_forward_length") // max(blocks.integer("expert_shared_count"), 1)
+    """What vLLM multiplies by the number of shared experts (model_executor/models/bailing_moe.py).
+
+    From the tensors: the header has now this size, now the product (conversion/bailingmoe.py).
+    """
+    return _columns("ffn_down_shexp.weight")(blocks) // max(blocks.integer("expert_shared_count", 1), 1)
 
 
 def _holds(tensor: str) -> Callable[[Layout], JsonValue]:
@@ -88,6 +103,8 @@ DERIVED_EXPERTS: dict[str, Callable[[Layout], JsonValue]] = {
     "sliding_3_of_4": sliding_layer_types(4),
     "no_rope_every_4th": lambda blocks: [int((bid + 1) % 4 != 0) for bid in blocks.trunk],
     "phimoe_rope_parameters": _phimoe_rope_parameters,
+    "expert_size": _columns("ffn_down_exps.weight"),
+    "shared_expert_size": _columns("ffn_down_shexp.weight"),
     "single_shared_expert_size": _single_shared_expert_size,
     "last_block": lambda blocks: len(blocks.trunk) - 1,
     "up_bias": _holds("blk.0.ffn_up.bias"),

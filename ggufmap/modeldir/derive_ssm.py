@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ggufmap.archs.base import JsonValue
 from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
+from ggufmap.modeldir.derive_classic import sliding_layer_types
 
 
 def _quotient(blocks: Layout, key: str, divisor_key: str) -> int:
@@ -27,7 +28,7 @@ def _hybrid_kv_heads(blocks: Layout) -> int:
     """The key-value heads of the blocks that have attention; the header has 0 for the others."""
     key = f"{blocks.checkpoint.architecture}.attention.head_count_kv"
     if not blocks.checkpoint.metadata.is_array(key):
-        return blocks.integer("attention.head_count_kv")
+        return blocks.integer("attention.head_count_kv", blocks.integer("attention.head_count"))
     found = {heads for heads in blocks.checkpoint.metadata.integer_list(key) if heads}
     if len(found) != 1:
         raise FileError(f"{blocks.checkpoint.path}: {key} has {sorted(found)}; vLLM takes one number of heads")
@@ -70,6 +71,46 @@ def _mixer_rms_eps(blocks: Layout) -> float | None:
     return 1e-6 if blocks.checkpoint.metadata.boolean(key, False) else None
 
 
+def _kimi_linear_attn_config(blocks: Layout) -> dict[str, JsonValue]:
+    """Kimi delta attention's own dictionary; Kimi Linear counts its layers from 1."""
+    return {
+        "full_attn_layers": [bid + 1 for bid in blocks.trunk if bid not in blocks.linear],
+        "kda_layers": [bid + 1 for bid in blocks.trunk if bid in blocks.linear],
+        "head_dim": blocks.integer("kda.head_dim"),
+        "num_heads": blocks.integer("attention.head_count"),
+        "short_conv_kernel_size": blocks.integer("ssm.conv_kernel"),
+    }
+
+
+def _layer_rope_theta(blocks: Layout) -> list[JsonValue]:
+    """Granite's RoPE base per layer: the one base, or 0 (no RoPE) where `attention.rope_pattern` says so."""
+    metadata, arch = blocks.checkpoint.metadata, blocks.checkpoint.architecture
+    theta, key = metadata.number(f"{arch}.rope.freq_base", 10_000.0), f"{arch}.attention.rope_pattern"
+    rotated = [bool(x) for x in metadata.numbers(key)] if metadata.is_array(key) else [True for _ in blocks.trunk]
+    if len(rotated) < len(blocks.trunk):
+        raise FileError(f"{blocks.checkpoint.path}: {key} has {len(rotated)} values for {len(blocks.trunk)} blocks")
+    return [theta if rotated[bid] else 0.0 for bid in blocks.trunk]
+
+
+def _pattern(blocks: Layout) -> str:
+    """Nemotron-H's letter per block: M Mamba, * attention, - MLP, E experts."""
+    ff, routed = blocks.blocks(("feed_forward",)), blocks.blocks(("routed",))
+    letters = {bid: "M" if bid in blocks.linear else "*" for bid in blocks.trunk}
+    letters.update((bid, "E" if bid in routed else "-") for bid in ff if bid in blocks.trunk)
+    return "".join(letters.values())
+
+
+def _hybrid_intermediate_size(blocks: Layout) -> int:
+    """The size of the blocks that have an MLP; the header has 0 for the others."""
+    key = f"{blocks.checkpoint.architecture}.feed_forward_length"
+    if not blocks.checkpoint.metadata.is_array(key):
+        return blocks.integer("feed_forward_length")
+    found = {size for size in blocks.checkpoint.metadata.integer_list(key) if size}
+    if len(found) > 1:
+        raise FileError(f"{blocks.checkpoint.path}: {key} has {sorted(found)}; one size is supported")
+    return found.pop() if found else 0
+
+
 DERIVED_SSM: dict[str, Callable[[Layout], JsonValue]] = {
     "mamba_d_head": lambda blocks: _quotient(blocks, "ssm.inner_size", "ssm.time_step_rank"),
     "mamba_expand": lambda blocks: _quotient(blocks, "ssm.inner_size", "embedding_length"),
@@ -85,6 +126,12 @@ DERIVED_SSM: dict[str, Callable[[Layout], JsonValue]] = {
     "jamba_attention_offset": lambda blocks: _jamba_attention(blocks)[1],
     "jamba_expert_period": lambda blocks: _jamba_experts(blocks)[0],
     "jamba_expert_offset": lambda blocks: _jamba_experts(blocks)[1],
+    "hybrid_override_pattern": _pattern,
+    "hybrid_intermediate_size": _hybrid_intermediate_size,
+    "kimi_linear_attn_config": _kimi_linear_attn_config,
+    "hidden_per_head": lambda blocks: blocks.integer("embedding_length") // blocks.integer("attention.head_count"),
+    "layer_rope_theta": _layer_rope_theta,
+    "granite_layer_types": sliding_layer_types(1),
     "position_embedding_type": _position_embedding_type,
     "mixer_rms_eps": _mixer_rms_eps,
 }

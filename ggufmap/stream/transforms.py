@@ -35,6 +35,11 @@ def _experts(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     return list(tensors[0].unbind(0))
 
 
+def _expert_halves(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A stack in which each expert's gate stands above its up projection (conversion/base.py, fuse_gate_up_exps)."""
+    return [half for expert in tensors[0].unbind(0) for half in expert.chunk(2)]
+
+
 def _mla_kv_b(tensors: Sequence[torch.Tensor], heads: int) -> list[torch.Tensor]:
     """The two halves that llama.cpp keeps for absorbed attention, back in one projection (conversion/deepseek.py)."""
     k_b, v_b = (tensor.reshape(heads, -1, tensor.shape[-1]) for tensor in tensors)
@@ -179,6 +184,7 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "add": _add,
     "conv_channels": _conv_channels,
     "experts": _experts,
+    "expert_halves": _expert_halves,
     "flat": _flat,
     "join_rows": _join_rows,
     "mla_kv_b": _mla_kv_b,

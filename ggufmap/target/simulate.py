@@ -26,6 +26,17 @@ class CudaToMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped he
         return func(*args, **kwargs)
 
 
+class ReadsOfMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped here
+    """What a class reads of its own tensors while it is built (ALiBi slopes, an activation's constants): zeros."""
+
+    _READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.cpu)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._READS and args[0].is_meta:
+            args = (torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
 class _Nothing:
     """Stands for a stream or event that nobody waits for."""
 

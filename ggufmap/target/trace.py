@@ -48,6 +48,9 @@ def trace_models(request: Request) -> TraceResult:
     capability = parse_device(world.device) if world.device else None
     if capability is not None:
         simulate.enter(capability, devices=max(world.tensor_parallel, _SIMULATED_DEVICES))
+    else:
+        compat.look_at_models_here()
+        compat.stand_in_for_torchvision()
     config = _engine_config(request.model_dir, world, draft_blocks=bool(request.draft))
     if compat.device_name() == "cpu":
         compat.allow_sparse_attention_on_cpu()
@@ -112,7 +115,12 @@ def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    with set_default_torch_dtype(torch.bfloat16), torch.device("meta"), simulate.CudaToMeta():
+    with (
+        set_default_torch_dtype(torch.bfloat16),
+        torch.device("meta"),
+        simulate.CudaToMeta(),
+        simulate.ReadsOfMeta(),
+    ):
         model: nn.Module = initialize_model(vllm_config=config, model_config=model_config, prefix=prefix)
     _to_meta(model)
     return model
@@ -131,15 +139,24 @@ def _to_meta(model: nn.Module) -> None:
             module._parameters[name] = moved[parameter]
 
 
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Buffers that a checkpoint may fill (Gemma 4's layer_scalar); one that it does not fill keeps what it is built with."""
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta and name not in module._non_persistent_buffers_set:
+                yield (f"{prefix}.{name}" if prefix else name), buffer
+
+
 def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | None = None) -> ModelTrace:
     """Run `model.load_weights` over meta tensors of the given names and shapes; record every write.
 
     A name that makes load_weights itself fail is set aside with the error, and the run starts over without it.
     """
     parameters = dict(model.named_parameters())
+    buffers = dict(_saved_buffers(model))
     unused: dict[str, str] = {}
     for _ in range(_RESTARTS):
-        run = _Run(parameters)
+        run = _Run({**parameters, **buffers})
         left = [(name, shape) for name, shape in names if name not in unused]
         with _wrapped_loaders(parameters, run), torch.no_grad(), simulate.CudaToMeta(), run.ledger:
             try:
@@ -153,9 +170,11 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
     unused.update((name, "no parameter is written") for name, _ in names if name not in uses and name not in unused)
     for name in (*run.refused, *run.elsewhere):
         unused.pop(name, None)
+    written = {use.name for found in uses.values() for use in found}
+    tracked = {**parameters, **{name: buffer for name, buffer in buffers.items() if name in written}}
     return ModelTrace(
         model_class=f"{type(model).__module__}.{type(model).__name__}",
-        parameters={name: _parameter(run.ledger, name, tensor) for name, tensor in parameters.items()},
+        parameters={name: _parameter(run.ledger, name, tensor) for name, tensor in tracked.items()},
         uses={name: tuple(found) for name, found in uses.items()},
         unused=unused,
         refused=run.refused,
@@ -166,7 +185,7 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
 class _Run:
     """One pass of load_weights: the ledger plus what the weight loaders were told."""
 
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.ledger = Ledger(parameters, provenance=True)
         self.current: str | None = None
         self.refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `cases.py CASE MODEL SCRATCH` prints {"seconds", "cpu", "rss", "grown", ...}.
+"""One measurement in its own process: `cases.py CASE MODEL SCRATCH` prints {"seconds", "cpu", "rss", "grown", ...}.
 
 Imports, and whatever a case needs beforehand, are not in its time. `cpu` is the time on all cores together, which tells
 more than the clock when the machine is busy. `rss` is the process's highest memory while the clock runs, `grown` how

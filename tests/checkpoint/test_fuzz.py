@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ggufmap.report.as_json import plan_report
 
 TENSORS = [
     *small.llama_tensors(1),
-    small.tensor("rope_freqs.weight", 8, data=gb.struct.pack("<8f", 1, 1, 1, 2, 4, 8, 8, 8)),
+    small.tensor("rope_freqs.weight", 8, data=struct.pack("<8f", 1, 1, 1, 2, 4, 8, 8, 8)),
 ]
 SEED = small.encode(
     small.llama_metadata(1)
@@ -143,7 +144,7 @@ def test_random_bytes_only_raise_ggufmap_errors(folder: Path, data: bytes, start
 def test_absurd_values_in_a_sound_file_only_raise_ggufmap_errors(
     folder: Path, values: dict[str, tuple[int, object]], factors: list[float]
 ) -> None:
-    freqs = small.tensor("rope_freqs.weight", 8, data=gb.struct.pack("<8f", *factors))
+    freqs = small.tensor("rope_freqs.weight", 8, data=struct.pack("<8f", *factors))
     check(folder, small.encode(small.llama_metadata(1) | values, small.replaced(TENSORS, freqs)))
 
 

@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -87,14 +87,14 @@ def test_every_value_type(tmp_path: Path, version: int, endian: str) -> None:
         for key, _, items in ARRAYS:
             found = meta.numbers(key)
             assert found.dtype.isnative
-            assert found.tolist() == (np.float32(items).tolist() if key == "a.f32" else items)
+            assert found.tolist() == (np.array(items, np.float32).tolist() if key == "a.f32" else items)
         assert meta.strings("a.text") == ["a", "", "zß"]
         assert checkpoint.splits[0].header.version == version
         assert checkpoint.splits[0].header.order == endian
 
 
 @pytest.mark.parametrize("endian", ["<", ">"])
-def test_plain_tensor_data_in_both_byte_orders(tmp_path: Path, endian: str) -> None:
+def test_plain_tensor_data_in_both_byte_orders(tmp_path: Path, endian: Literal["<", ">"]) -> None:
     import torch
 
     from ggufmap.stream.dequantise import read_values

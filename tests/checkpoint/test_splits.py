@@ -159,7 +159,7 @@ def test_tensor_in_two_splits_names_both(tmp_path: Path) -> None:
     paths = small.write_splits(tmp_path, [PARTS[0], [PARTS[0][1], *PARTS[1]], PARTS[2]])
     with pytest.raises(FileError) as e:
         open_checkpoint(paths[0])
-    assert f"{paths[1]}: tensor {PARTS[0][1].name} is also in {paths[0]}" == e.value.message
+    assert e.value.message == f"{paths[1]}: tensor {PARTS[0][1].name!s} is also in {paths[0]}"
 
 
 def test_truncated_split_is_named(tmp_path: Path) -> None:

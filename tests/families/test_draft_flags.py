@@ -1,8 +1,7 @@
-"""Flags that vLLM reads from the draft's config: written, seen to arrive there, and passed by hand where they do not."""
+"""Flags that vLLM reads from the draft's config: written, seen to arrive, and passed by hand where they do not."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from families.variants import config, planned
 from support.converter import TinyFactory
 
 from ggufmap.archs.base import JsonValue
-from ggufmap.mapping.plan import ModelTrace, TraceResult
 from ggufmap.modeldir.config import ModelConfig
 from ggufmap.serving.preflight import Preflight, lost_flags, preflight
 from ggufmap.serving.serve import speculative_config
@@ -50,19 +48,21 @@ def test_an_explicit_flag_reaches_a_draft_whose_config_lost_it(tiny: TinyFactory
     assert draft_config(tracer, made, {**MTP, FLAG: True}, lose=True) == (CLASSES[name], True)
 
 
-def test_nothing_is_passed_where_nothing_is_lost(tiny: TinyFactory, tracer: Tracer) -> None:
-    found = tracer(tiny("glm52")[1])
+@pytest.mark.parametrize("name", CLASSES)
+def test_nothing_is_passed_where_nothing_is_lost(tiny: TinyFactory, tracer: Tracer, name: str) -> None:
+    found = tracer(tiny(name)[1])
+    assert found.plan.ok, found.plan.problems()
     assert lost_flags(found.plan, found.config) == {}
     assert speculative_config(found, []) == MTP
     assert "W113" not in [warning.code for warning in found.plan.warnings]
 
 
+@pytest.mark.parametrize("name", ["glm52", "glm53_flash"])
 def test_a_vllm_that_loses_the_flag_gets_it_explicitly(
-    tiny: TinyFactory, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyFactory, tracer: Tracer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    _, path = tiny("glm52")
     monkeypatch.setattr(client, "_ask", lambda request, _: tracer.ask("trace_without_promotion", request))
-    found = preflight(path)
+    found = preflight(tiny(name)[1])
     found.checkpoint.close()
     assert found.plan.ok, found.plan.problems()
     assert found.plan.trace is not None and found.plan.trace.draft_flags == {FLAG: None}
@@ -71,19 +71,7 @@ def test_a_vllm_that_loses_the_flag_gets_it_explicitly(
     assert passed == {**MTP, FLAG: True}
     (warning,) = [w.message for w in found.plan.warnings if w.code == "W113"]
     assert f"loses {FLAG}=True" in warning and "serve passes it explicitly" in warning
-    assert draft_config(tracer, found.config, passed, lose=True) == (CLASSES["glm52"], True)
-
-
-@pytest.mark.parametrize(("arrived", "passed"), [(True, {}), (None, {FLAG: True}), (False, {FLAG: True})])
-def test_glm_5_3_gets_it_where_its_nested_key_stays_nested(
-    tiny: TinyFactory, arrived: bool | None, passed: dict[str, JsonValue]
-) -> None:
-    """Its class is not traced on a CPU; what a trace would bring is put in its place."""
-    found = preflight(tiny("glm53_flash")[1], offline=True)
-    found.checkpoint.close()
-    nothing = ModelTrace("m.M", {}, {}, {}, {}, {})
-    plan = replace(found.plan, trace=TraceResult("0", "sm_100", nothing, nothing, draft_flags={FLAG: arrived}))
-    assert speculative_config(replace(found, plan=plan), []) == {**MTP, **passed}
+    assert draft_config(tracer, found.config, passed, lose=True) == (CLASSES[name], True)
 
 
 def test_a_user_s_own_speculative_config_is_left_alone(tiny: TinyFactory) -> None:

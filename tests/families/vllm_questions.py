@@ -29,9 +29,12 @@ def draft_config(request: Request) -> dict[str, Any]:
 
     from vllm.engine.arg_utils import EngineArgs
 
+    from ggufmap.target import compat
+
     if request["lose"]:
         _lose(request["flags"])
-    _borrow_glm5_next()
+    compat.look_at_models_here()
+    compat.stand_in_for_torchvision()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(request["config"]))
         engine = EngineArgs(
@@ -46,17 +49,16 @@ def draft_config(request: Request) -> dict[str, Any]:
     return {"architectures": found.architectures, "flags": {k: getattr(found, k, None) for k in request["flags"]}}
 
 
-def trace_without_promotion(request: Request) -> None:
-    """A trace as the worker makes it, by a vLLM that loses the flags. Answers and ends the process as the worker does."""
-    import io
-    import json
-    import sys
-
+def trace_without_promotion() -> None:
+    """The worker in a vLLM that loses the flags."""
     from ggufmap.target import worker
 
-    _lose(request["draft_flags"])
-    sys.stdin = io.StringIO(json.dumps(request))
+    _lose(["index_share_for_mtp_iteration"])
     worker.main()
+
+
+LIKE_THE_WORKER = ("trace_without_promotion",)
+"""Those that read standard input, write standard output and end the process themselves."""
 
 
 def _lose(flags: list[str]) -> None:
@@ -72,19 +74,3 @@ def _lose(flags: list[str]) -> None:
         return made
 
     SpeculativeConfig.hf_config_override = staticmethod(override)
-
-
-def _borrow_glm5_next() -> None:
-    """vLLM looks at a model's class before its draft's config. GLM-5.3's does not import here: show it another."""
-    from vllm.model_executor.models.registry import _LazyRegisteredModel, _ModelInfo
-
-    original = _LazyRegisteredModel.inspect_model_cls
-
-    def inspect(self: Any) -> Any:
-        if self.module_name != "vllm.models.glm5next":
-            return original(self)
-        from vllm.model_executor.models.glm4_moe import Glm4MoeForCausalLM
-
-        return _ModelInfo.from_model_cls(Glm4MoeForCausalLM)
-
-    _LazyRegisteredModel.inspect_model_cls = inspect

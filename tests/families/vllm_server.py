@@ -15,10 +15,6 @@ import traceback
 
 def answer(job: dict[str, str]) -> None:
     """In the fork: put files in the place of the standard streams, and answer."""
-    from vllm.model_executor.models.registry import _LazyRegisteredModel, _ModelInfo
-
-    # vLLM looks at a class that it sees for the first time in yet another process, which imports everything again.
-    _LazyRegisteredModel.inspect_model_cls = lambda self: _ModelInfo.from_model_cls(self.load_model_cls())
     for stream, name, mode in ((0, "request", os.O_RDONLY), (1, "answer", os.O_WRONLY), (2, "log", os.O_WRONLY)):
         os.dup2(os.open(job[name], mode | (os.O_CREAT if mode else 0)), stream)
     sys.stdin = os.fdopen(0, encoding="utf-8")
@@ -28,9 +24,12 @@ def answer(job: dict[str, str]) -> None:
         worker.main()
     import vllm_questions  # beside this file
 
-    found = getattr(vllm_questions, job["call"])(json.load(sys.stdin))
-    with open(1, "w", encoding="utf-8") as out:
-        json.dump(found, out)
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    if job["call"] in vllm_questions.LIKE_THE_WORKER:
+        getattr(vllm_questions, job["call"])()
+    os.dup2(2, 1)  # vLLM may say something
+    json.dump(getattr(vllm_questions, job["call"])(json.load(sys.stdin)), out)
+    out.close()
     os._exit(0)
 
 

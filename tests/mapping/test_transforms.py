@@ -18,6 +18,7 @@ GOOD: list[tuple[Transform, list[Shape]]] = [
     (Transform("add", -1), [(7,)]),
     (Transform("a_log"), [(6,)]),
     (Transform("experts"), [(4, 2, 3)]),
+    (Transform("expert_halves"), [(4, 6, 3)]),
     (Transform("mla_kv_b", 2), [(2, 8, 4), (2, 5, 8)]),
     (Transform("conv_channels"), [(1, 6, 1, 4)]),
     (Transform("a_log_flat"), [(6, 1)]),
@@ -41,6 +42,7 @@ GOOD: list[tuple[Transform, list[Shape]]] = [
     (Transform("qkv_heads", 2), [(12,)]),
     (Transform("qkv_groups", 2), [(12, 8)]),
     (Transform("qkv_groups_rope", 2), [(8, 8), (4, 8), (4, 8)]),
+    (Transform("join_rope_rows", 4, (2,)), [(8, 8), (4, 8), (4, 8)]),
 ]
 EXAMPLES = {transform.name: (transform, shapes) for transform, shapes in reversed(GOOD)}
 good = pytest.mark.parametrize(("transform", "shapes"), GOOD, ids=str)

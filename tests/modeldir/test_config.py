@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -302,7 +301,7 @@ def scaled(build: Builder) -> Builder:
         {},
     ],
 )
-def test_scaling_that_gives_the_stored_factors_is_taken(scaled: Builder, spelling: Mapping[str, Any]) -> None:
+def test_scaling_that_gives_the_stored_factors_is_taken(scaled: Builder, spelling: dict[str, Any]) -> None:
     found = scaled(scaled.given(OLD | spelling))
     assert not found.warnings
     assert found.values["rope_parameters"] == {"rope_type": "llama3", "rope_theta": 20000.0, **LLAMA3}
@@ -323,7 +322,7 @@ def test_scaling_that_gives_the_stored_factors_is_taken(scaled: Builder, spellin
         {"rope_parameters": {"rope_type": "llama3", "rope_theta": 0, **LLAMA3, "high_freq_factor": 1.0}},
     ],
 )
-def test_scaling_that_does_not_is_an_error(scaled: Builder, spelling: Mapping[str, Any]) -> None:
+def test_scaling_that_does_not_is_an_error(scaled: Builder, spelling: dict[str, Any]) -> None:
     folder = scaled.given(OLD | spelling)
     with pytest.raises(FileError, match=r"its RoPE scaling .* does not give the factors of rope_freqs\.weight") as e:
         scaled(folder)

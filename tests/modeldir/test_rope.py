@@ -81,12 +81,16 @@ def test_a_step_without_a_ramp_is_solved_in_effect() -> None:
     assert np.allclose(converter_factors(10_000.0, 8, again), factors)
 
 
-def test_a_ramp_that_never_ends_is_not_guessed() -> None:
+def test_a_ramp_that_never_ends_is_solved_in_effect_or_refused() -> None:
     """No frequency is slow enough to be divided by the whole factor, so the file does not tell it."""
-    factors = converter_factors(10_000.0, 32, scaling(32.0, 131072))
-    assert 1 < factors.max() < 2
+    one = converter_factors(10_000.0, 32, scaling(32.0, 131072))
+    assert ((one > 1) & (one < 2)).sum() == 1
+    again = {k: float(str(v)) for k, v in llama3_scaling(one, 10_000.0, "m.gguf").items() if k != "rope_type"}
+    assert np.allclose(converter_factors(10_000.0, 32, again), one, rtol=1e-4)
+    two = converter_factors(10_000.0, 32, scaling(32.0, 65536))
+    assert ((two > 1) & (two < 32)).sum() == 2
     with pytest.raises(FileError, match="fits no Llama 3 RoPE scaling"):
-        llama3_scaling(factors, 10_000.0, "m.gguf")
+        llama3_scaling(two, 10_000.0, "m.gguf")
 
 
 def test_published_constants_come_out_as_published() -> None:

