@@ -10,6 +10,7 @@ from ggufmap.errors import UnsupportedError
 
 _TABLE: dict[str, tuple[str, str]] = {
     "afmoe": ("afmoe", "AFMOE"),
+    "apertus": ("apertus", "APERTUS"),
     "arcee": ("llama", "ARCEE"),
     "bailingmoe": ("bailing", "BAILING_MOE"),
     "bailingmoe2": ("bailing", "BAILING_MOE2"),
@@ -46,7 +47,6 @@ _TABLE: dict[str, tuple[str, str]] = {
     "granitehybrid": ("granite", "GRANITE_HYBRID"),
     "granitemoe": ("granite", "GRANITE_MOE"),
     "hunyuan-dense": ("hunyuan", "HUNYUAN_DENSE"),
-    "hunyuan-moe": ("hunyuan", "HUNYUAN_MOE"),
     "internlm2": ("internlm", "INTERNLM2"),
     "jamba": ("jamba", "JAMBA"),
     "kimi-linear": ("kimi", "KIMI_LINEAR"),

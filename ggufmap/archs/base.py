@@ -16,12 +16,22 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderValue:
+    """A checkpoint tensor of one value that is no tensor in the file: header key `key` lists it for each block."""
+
+    checkpoint: str
+    key: str
+    shape: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One row: GGUF tensor names -> checkpoint names, through a named transform.
 
     `transform` is `name` or `name:argument`; an argument is a number or a header key without its architecture prefix
     (`rope_rows:attention.head_count`). `optional` says why the row may have no tensor; None means it must have one.
-    `blocks` are the kinds of block that have the row (all must hold): see `mapping/layout.py`.
+    `blocks` are the kinds of block that have the row (all must hold): see `mapping/layout.py`. `values` come from the
+    header and go where the row's tensors go.
     """
 
     tensors: tuple[str, ...]
@@ -29,6 +39,7 @@ class Rule:
     transform: str = "copy"
     optional: str | None = None
     blocks: tuple[str, ...] = ()
+    values: tuple[HeaderValue, ...] = ()
 
     @property
     def per_block(self) -> bool:

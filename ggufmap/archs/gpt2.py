@@ -31,11 +31,11 @@ GPT2 = Architecture(
         top("output_norm.weight", "transformer.ln_f.weight"),
         top("output_norm.bias", "transformer.ln_f.bias"),
         top("output.weight", "lm_head.weight", optional="tied to token_embd.weight"),
-    )
-    + _rows(_CONV1D, "weight", "transpose")
-    + _rows(_CONV1D, "bias")
-    + _rows(_NORMS, "weight")
-    + _rows(_NORMS, "bias"),
+        *_rows(_CONV1D, "weight", "transpose"),
+        *_rows(_CONV1D, "bias"),
+        *_rows(_NORMS, "weight"),
+        *_rows(_NORMS, "bias"),
+    ),
     config=(
         derived("vocab_size"),
         header("n_positions", "context_length"),

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: query, key and value fused head by head, as in BLOOM. vLLM runs it through its Transformers class.
+"""GPT-NeoX and Pythia: query, key and value fused head by head, as in BLOOM; vLLM runs it by its Transformers class.
 
 Source: llama.cpp 0c1e57098 conversion/gptneox.py; transformers 5.19 models/gpt_neox/modeling_gpt_neox.py.
 """

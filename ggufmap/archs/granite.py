@@ -1,6 +1,6 @@
 """Granite: dense, mixture of experts (with and without a shared one), and the Mamba 2 hybrids of Granite 4.0.
 
-Source: llama.cpp 0c1e57098 conversion/granite.py, src/models/granite*.cpp; vLLM 0.32.0 model_executor/models/granite.py,
+Source: llama.cpp 0c1e57098 conversion/granite.py, src/models/granite*.cpp; vLLM 0.32.0 models granite.py,
 granitemoe.py, granitemoeshared.py, granitemoehybrid.py. A GraniteMoeHybrid model without Mamba blocks is written as
 `granite` or `granitemoe` and runs as those classes: the computation is the same.
 """

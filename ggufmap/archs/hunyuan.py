@@ -1,12 +1,12 @@
-"""Hunyuan V1, dense and with experts.
+"""Hunyuan V1, dense.
 
-Source: llama.cpp 0c1e57098 conversion/hunyuan.py, src/models/hunyuan-dense.cpp, hunyuan-moe.cpp; vLLM 0.32.0's
-Transformers classes. The converter bakes the alpha of the dynamic RoPE into its base, which computes the same.
+Source: llama.cpp 0c1e57098 conversion/hunyuan.py, src/models/hunyuan-dense.cpp; vLLM 0.32.0's
+Transformers class. The converter bakes the alpha of the dynamic RoPE into its base, which computes the same.
 """
 
 from __future__ import annotations
 
-from ggufmap.archs.base import Architecture, ConfigRow, Rule, assumed, derived, header, weights
+from ggufmap.archs.base import Architecture, ConfigRow, assumed, derived, weights
 from ggufmap.archs.blocks import (
     ATTENTION,
     ATTENTION_BIAS,
@@ -16,7 +16,6 @@ from ggufmap.archs.blocks import (
     GATED_MLP,
     PRE_NORMS,
     ROPE_FREQS,
-    stacked_experts,
 )
 
 _DECODER = (
@@ -41,26 +40,5 @@ HUNYUAN_DENSE = Architecture(
     model_class="HunYuanDenseV1ForCausalLM",
     rules=_DECODER + GATED_MLP,
     config=_CONFIG,
-    skips=ROPE_FREQS,
-)
-
-_MOE: tuple[Rule, ...] = (
-    *weights((("ffn_gate_inp", "mlp.gate.wg"),)),
-    *weights(tuple((f"ffn_{part}_shexp", f"mlp.shared_mlp.{part}_proj") for part in ("gate", "up", "down"))),
-    *stacked_experts(*(f"mlp.experts.{{eid}}.{part}_proj" for part in ("gate", "up", "down"))),
-)
-
-HUNYUAN_MOE = Architecture(
-    names=("hunyuan-moe",),
-    model_type="hunyuan_v1_moe",
-    model_class="HunYuanMoEV1ForCausalLM",
-    rules=_DECODER + _MOE,
-    config=(
-        *_CONFIG,
-        header("num_experts", "expert_count"),
-        header("moe_topk", "expert_used_count"),
-        header("num_shared_expert", "expert_shared_count", fallback=1),
-        header("moe_intermediate_size", "expert_feed_forward_length"),
-    ),
     skips=ROPE_FREQS,
 )

@@ -10,6 +10,7 @@ from ggufmap.archs.base import (
     Architecture,
     Rule,
     Skip,
+    Variant,
     assumed,
     block,
     derived,
@@ -30,10 +31,17 @@ from ggufmap.archs.blocks import (
     ROUTER_BIAS,
 )
 
+_ATTENTION: tuple[Rule, ...] = (
+    *only(ATTENTION[:-1], "split_qkv"),
+    *only(weights((("attn_qkv", "self_attn.qkv_proj"),)), "fused_qkv"),
+    *ATTENTION[-1:],
+)
+"""V2.5 has query, key and value in one."""
+
 _SINKS = block("attn_sinks.weight", "self_attn.attention_sink_bias", optional="only sliding blocks have sinks")
 _MTP: tuple[Rule, ...] = (
     *renamed(PRE_NORMS, "post_attention_layernorm", "pre_mlp_layernorm"),
-    *ATTENTION,
+    *_ATTENTION,
     _SINKS,
     *GATED_MLP,
     *weights(
@@ -51,9 +59,10 @@ MIMO2 = Architecture(
     names=("mimo2",),
     model_type="mimo_v2_flash",
     model_class="MiMoV2FlashForCausalLM",
+    variants=(Variant("fused_qkv", "mimo_v2_flash", "MiMoV2ForCausalLM"),),
     rules=EMBEDDING
     + FINAL_NORM
-    + only((*PRE_NORMS, *ATTENTION, _SINKS), "trunk")
+    + only((*PRE_NORMS, *_ATTENTION, _SINKS), "trunk")
     + only(GATED_MLP, "trunk", "unrouted")
     + only(EXPERTS + ROUTER_BIAS, "trunk", "routed")
     + only(renamed(_MTP, "model.layers.{bid}.", "model.mtp.layers.{nextn}."), "first_draft"),

@@ -16,17 +16,17 @@ NEMOTRON = Architecture(
     names=("nemotron",),
     model_type="nemotron",
     model_class="NemotronForCausalLM",
-    rules=EMBEDDING
-    + (
+    rules=(
+        *EMBEDDING,
         top("output_norm.weight", "model.norm.weight", "add:-1"),
         top("output_norm.bias", "model.norm.bias"),
-    )
-    + weights(_NORMS, "add:-1")
-    + tuple(block(f"{a}.bias", f"{b}.bias") for a, b in _NORMS)
-    + ATTENTION
-    + ATTENTION_BIAS
-    + weights(_MLP)
-    + biases(_MLP),
+        *weights(_NORMS, "add:-1"),
+        *(block(f"{a}.bias", f"{b}.bias") for a, b in _NORMS),
+        *ATTENTION,
+        *ATTENTION_BIAS,
+        *weights(_MLP),
+        *biases(_MLP),
+    ),
     config=(
         *without(COMMON_CONFIG, "rms_norm_eps"),
         header("norm_eps", "attention.layer_norm_epsilon"),

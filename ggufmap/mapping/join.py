@@ -13,7 +13,7 @@ def join_trace(plan: Plan, trace: TraceResult) -> Plan:
 
     A name that vLLM gives to another model than the rows do is a mismatch, whatever its shape.
     """
-    origin = {name: a.tensors[0] for a in plan.assignments for name in a.checkpoint}
+    origin = {name: a.tensors[0] for a in plan.assignments for name, _ in a.outputs}
     unmapped: list[Unmapped] = []
     mismatched = list(_misrouted(plan, trace))
     missing: list[Missing] = []

@@ -72,6 +72,8 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "no_feed_forward": lambda layout, bid: _feed_forward(layout, bid) == 0,
     "routed": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" in layout.checkpoint.tensors,
     "unrouted": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" not in layout.checkpoint.tensors,
+    "fused_qkv": lambda layout, bid: f"blk.{bid}.attn_qkv.weight" in layout.checkpoint.tensors,
+    "split_qkv": lambda layout, bid: f"blk.{bid}.attn_qkv.weight" not in layout.checkpoint.tensors,
     "linear_attention": lambda layout, bid: bid in layout.linear,
     "own_keys": lambda layout, bid: bid < len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "shared_keys": lambda layout, bid: bid >= len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),

@@ -17,14 +17,30 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A checkpoint tensor of one value, which the header carries."""
+
+    name: str
+    shape: Shape
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
-    """Tensors that become checkpoint tensors of the given shapes through one transform."""
+    """Tensors that become checkpoint tensors of the given shapes through one transform, and constants beside them."""
 
     tensors: tuple[str, ...]
     checkpoint: tuple[str, ...]
     shapes: tuple[Shape, ...]
     transform: Transform
     role: Role
+    constants: tuple[Constant, ...] = ()
+
+    @property
+    def outputs(self) -> list[tuple[str, Shape]]:
+        """All that comes of it: checkpoint names with their shapes."""
+        made = list(zip(self.checkpoint, self.shapes, strict=True))
+        return made + [(constant.name, constant.shape) for constant in self.constants]
 
 
 @dataclass(frozen=True, slots=True)

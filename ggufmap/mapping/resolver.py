@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ggufmap.archs import Architecture, Rule
 from ggufmap.checkpoint import Checkpoint, Metadata, Tensor
@@ -13,6 +13,7 @@ from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout, block_of, layout
 from ggufmap.mapping.plan import (
     Assignment,
+    Constant,
     Mismatched,
     Missing,
     ModelFacts,
@@ -106,6 +107,7 @@ def _expanded(architecture: Architecture, blocks: Layout) -> Iterator[Rule]:
                 tuple(name.replace("{bid}", str(bid)).replace("{nextn}", nextn) for name in rule.checkpoint),
                 rule.transform,
                 rule.optional,
+                values=tuple(replace(v, checkpoint=v.checkpoint.replace("{bid}", str(bid))) for v in rule.values),
             )
 
 
@@ -139,7 +141,20 @@ def _assign(state: _State, checkpoint: Checkpoint, rule: Rule) -> None:
             state.mismatched.append(Mismatched(first, f"{name} is also made of {state.owners[name]}"))
             return
         state.owners[name] = " + ".join(rule.tensors)
-    state.assignments.append(Assignment(rule.tensors, names, tuple(shapes), transform, _role(state, first)))
+    constants = _constants(rule, checkpoint.metadata)
+    state.assignments.append(Assignment(rule.tensors, names, tuple(shapes), transform, _role(state, first), constants))
+
+
+def _constants(rule: Rule, metadata: Metadata) -> tuple[Constant, ...]:
+    """The row's header values for its block. Raises FileError when a list has none for it."""
+    found = []
+    bid = block_of(rule.tensors[0]) or 0
+    for row in rule.values:
+        numbers = metadata.numbers(row.key)
+        if bid >= len(numbers):
+            raise FileError(f"{metadata.file}: {row.key} has {len(numbers)} values, none for block {bid}")
+        found.append(Constant(row.checkpoint, row.shape, float(str(numbers[bid]))))
+    return tuple(found)
 
 
 def _per_expert(rule: Rule, count: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ggufmap.archs.base import JsonValue
@@ -12,7 +13,8 @@ _GEMMA2_27B_BLOCKS = 46
 
 
 def _number(blocks: Layout, key: str, default: float | None = None) -> float:
-    return blocks.checkpoint.metadata.number(f"{blocks.checkpoint.architecture}.{key}", default)
+    value: float = blocks.checkpoint.metadata.number(f"{blocks.checkpoint.architecture}.{key}", default)
+    return value
 
 
 def sliding_layer_types(period: int) -> Callable[[Layout], JsonValue]:
@@ -64,7 +66,7 @@ def _scale_depth(blocks: Layout) -> float:
     """The header has it over the square root of the block count; 1.4 in files from before (src/models/minicpm.cpp)."""
     if not blocks.has("residual_scale"):
         return 1.4
-    return round(_number(blocks, "residual_scale") * len(blocks.trunk) ** 0.5, 6)
+    return round(_number(blocks, "residual_scale") * math.sqrt(len(blocks.trunk)), 6)
 
 
 def _dim_base(blocks: Layout) -> int:

@@ -106,7 +106,7 @@ def _gemma4_rope(blocks: Layout) -> dict[str, JsonValue]:
         factors = rope_factors(checkpoint)
         rotated = int((factors == 1).sum())
         if not bool((factors[:rotated] == 1).all() and (factors[rotated:] >= _UNROTATED).all()):
-            raise FileError(f"{checkpoint.path}: rope_freqs.weight is not ones for a part of the head and 1e30 after it")
+            raise FileError(f"{checkpoint.path}: rope_freqs.weight is not ones for a part of the head, then 1e30")
         full |= {"rope_type": "proportional", "partial_rotary_factor": rotated / len(factors)}
     local: dict[str, JsonValue] = {
         "rope_type": "default",

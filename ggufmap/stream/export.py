@@ -70,7 +70,7 @@ def export(
             out_of_range += _write(path, shard, plan, checkpoint, dtype)
         if progress is not None:
             progress(sum(checkpoint.tensors[name].nbytes for a in shard.assignments for name in a.tensors))
-    weight_map = {name: shard.file for shard in shards for a in shard.assignments for name in a.checkpoint}
+    weight_map = {name: shard.file for shard in shards for a in shard.assignments for name, _ in a.outputs}
     total = sum(shard.nbytes for shard in shards)
     _sync_write(folder / INDEX, json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1))
     (folder / _STATE).unlink()

@@ -64,6 +64,8 @@ def stream(
                 yield from _lazy_values(assignment, checkpoint, dtype, pool, lazy)
             else:
                 yield from _values(assignment, checkpoint, dtype, pool)
+            for constant in assignment.constants:
+                yield constant.name, torch.full(constant.shape, constant.value, dtype=torch.float32)
             if progress is not None:
                 progress(sum(checkpoint.tensors[name].nbytes for name in assignment.tensors))
 

@@ -52,7 +52,7 @@ def trace(
     world = world or World()
     names: dict[Role, list[tuple[str, tuple[int, ...]]]] = {role: [] for role in Role}
     for assignment in plan.assignments:
-        names[assignment.role] += zip(assignment.checkpoint, assignment.shapes, strict=True)
+        names[assignment.role] += assignment.outputs
     with tempfile.TemporaryDirectory(prefix="ggufmap-trace-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
         answer = _ask(

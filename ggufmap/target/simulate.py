@@ -7,6 +7,7 @@ Checked with vllm 0.33.0 (vllm/platforms/cuda.py, vllm/utils/torch_utils.py, vll
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +25,13 @@ class CudaToMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped he
         if "cuda" in str(kwargs.get("device", "")):
             kwargs["device"] = "meta"
         return func(*args, **kwargs)
+
+
+def cuda_to_meta() -> AbstractContextManager[Any]:
+    """`CudaToMeta` where a GPU is simulated; elsewhere nothing, since it costs time at every attribute of a tensor."""
+    from vllm.platforms import current_platform
+
+    return CudaToMeta() if current_platform.device_type == "cuda" else nullcontext()
 
 
 class ReadsOfMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped here

@@ -118,7 +118,7 @@ def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
     with (
         set_default_torch_dtype(torch.bfloat16),
         torch.device("meta"),
-        simulate.CudaToMeta(),
+        simulate.cuda_to_meta(),
         simulate.ReadsOfMeta(),
     ):
         model: nn.Module = initialize_model(vllm_config=config, model_config=model_config, prefix=prefix)
@@ -140,7 +140,7 @@ def _to_meta(model: nn.Module) -> None:
 
 
 def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Buffers that a checkpoint may fill (Gemma 4's layer_scalar); one that it does not fill keeps what it is built with."""
+    """Buffers that a checkpoint may fill (Gemma 4's layer_scalar); the others keep what they are built with."""
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta and name not in module._non_persistent_buffers_set:
@@ -158,7 +158,7 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
     for _ in range(_RESTARTS):
         run = _Run({**parameters, **buffers})
         left = [(name, shape) for name, shape in names if name not in unused]
-        with _wrapped_loaders(parameters, run), torch.no_grad(), simulate.CudaToMeta(), run.ledger:
+        with _wrapped_loaders(parameters, run), torch.no_grad(), simulate.cuda_to_meta(), run.ledger:
             try:
                 model.load_weights(run.feed(left))
                 break

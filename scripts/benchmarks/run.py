@@ -24,7 +24,7 @@ sys.path.insert(0, str(SCRIPTS))
 from fetch_assets import assets_dir, fetch_gemma  # noqa: E402
 
 PEERS = ("vllm-gguf-plugin==0.0.5", "accelerate==1.15.0")  # transformers wants the second to read a GGUF file
-TIMEOUT_S = 1200
+TIMEOUT_S = 900
 
 # Case -> what it does. Ours first; the order is that of the table.
 TITLES = {

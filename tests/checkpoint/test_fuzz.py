@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support import gguf_bytes as gb
 from support import small_models as small
 
-from ggufmap.archs import find_architecture
+from ggufmap.archs import find_architecture, known_architectures
+from ggufmap.archs.base import Source
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.checkpoint.metadata import Array, Metadata
 from ggufmap.errors import GgufmapError
@@ -146,6 +147,71 @@ def test_absurd_values_in_a_sound_file_only_raise_ggufmap_errors(
 ) -> None:
     freqs = small.tensor("rope_freqs.weight", 8, data=struct.pack("<8f", *factors))
     check(folder, small.encode(small.llama_metadata(1) | values, small.replaced(TENSORS, freqs)))
+
+
+# Keys that rows and layouts of one family or another read: in a file of any family, with any value.
+KEYS = sorted(
+    {key.removeprefix("llama.") for key in small.llama_metadata() if key.startswith("llama.")}
+    | {
+        str(row.value)
+        for name in known_architectures()
+        for row in find_architecture(name, "m.gguf").config
+        if row.source is Source.HEADER
+    }
+    | {
+        "nextn_predict_layers",
+        "leading_dense_block_count",
+        "expert_count",
+        "attention.indexer.types",
+        "rope.scaling.type",
+    }
+    | {"attention.key_length", "attention.key_length_mla", "rope.dimension_count", "expert_gating_func"}
+)
+
+PLAUSIBLE = (
+    "attention.key_length",
+    "attention.value_length",
+    "rope.dimension_count",
+    "ssm.conv_kernel",
+    "kda.head_dim",
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    name=st.sampled_from(known_architectures()),
+    values=st.dictionaries(
+        st.sampled_from(KEYS),
+        st.one_of(
+            st.tuples(st.just(gb.UINT32), st.integers(0, 70)),
+            st.tuples(st.just(gb.INT32), st.integers(-3, 3)),
+            st.tuples(st.just(gb.UINT64), st.integers(0, 2**64 - 1)),
+            st.tuples(st.just(gb.FLOAT32), st.floats(width=32)),
+            st.tuples(st.just(gb.BOOL), st.integers(0, 1)),
+            st.tuples(st.just(gb.STRING), st.sampled_from(["yarn", "linear", "silu", ""])),
+            st.tuples(st.just(gb.ARRAY), st.lists(st.integers(0, 9), max_size=4).map(lambda x: gb.Array(gb.INT32, x))),
+            st.tuples(st.just(gb.ARRAY), st.just(gb.Array(gb.STRING, ["x"]))),
+        ),
+        max_size=12,
+    ),
+    data=st.data(),
+)
+def test_any_family_s_rows_over_any_header_only_raise_ggufmap_errors(
+    folder: Path, name: str, values: dict[str, tuple[int, object]], data: st.DataObject
+) -> None:
+    rows = [rule for rule in find_architecture(name, "m.gguf").rules if rule.tensors]
+    chosen = data.draw(st.lists(st.sampled_from(rows), max_size=12))
+    shape = st.lists(st.integers(1, 8), max_size=4).map(tuple)
+    names = dict.fromkeys(x.replace("{bid}", "0").replace("*", "x") for rule in chosen for x in rule.tensors)
+    tensors = [small.tensor("token_embd.weight", 8, 4)]
+    tensors += [small.tensor(x, *data.draw(shape)) for x in names if x != "token_embd.weight"]
+    # Everything that the family asks for is there, so that what is absurd is met by what reads it.
+    asked = [row.value for row in find_architecture(name, "m.gguf").config if row.source is Source.HEADER]
+    metadata: small.Metadata = {f"{name}.{key}": (gb.UINT32, 4) for key in (*asked, *PLAUSIBLE)}
+    metadata |= {key.replace("llama.", f"{name}."): value for key, value in small.llama_metadata(1).items()}
+    metadata |= {f"{name}.{key}": value for key, value in values.items()}
+    metadata["general.architecture"] = (gb.STRING, name)
+    check(folder, small.encode(metadata, tensors))
 
 
 def test_the_seed_itself_is_sound(folder: Path) -> None:

@@ -17,7 +17,7 @@ from ggufmap.modeldir.build import build_model_dir
 from ggufmap.modeldir.config import build_config
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 540  # below pytest's own, so that the worker's log is shown
+TIMEOUT_S = 1500  # below the tests' own, so that the log of a worker that hangs is shown
 PROMPT_LENGTHS = (5, 21, 40)  # the tiny Gemma's window has 16 tokens
 
 QUIET = {

@@ -26,7 +26,8 @@ def start(gguf: str) -> xllamacpp.Server:
     # Keep every layer's cache whole: with the sliding window's own, llama.cpp computes some tokens again each time.
     params.swa_full = True
     params.verbosity = 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
+    # One thread: several wait for each other in busy loops, which takes for ever when the cores are taken.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     return xllamacpp.Server(params)
 
 

@@ -19,8 +19,8 @@ import psutil
 from engine import harness
 
 GGUFMAP = (sys.executable, "-m", "ggufmap.cli.main")
-READY_S = 400
-STOP_S = 60
+READY_S = 900
+STOP_S = 120
 
 
 def free_port() -> int:

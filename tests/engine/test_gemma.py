@@ -10,7 +10,7 @@ import pytest
 from engine import harness
 from engine.texts import PROSE, TABLES
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 LLAMA_CPP_POSITIONS = 260
 SLIDING_WINDOW = 512

@@ -11,7 +11,7 @@ from engine import harness
 from engine.conftest import TinyFolders
 from support import tiny_models
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 # All of them in float32, and one of each architecture as it is usually published.
 CASES = [(name, "float32") for name in tiny_models.NAMES]

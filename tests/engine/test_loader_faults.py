@@ -12,7 +12,7 @@ import pytest
 from engine import harness
 from support.converter import TinyFactory
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 Results = dict[str, dict[str, Any]]
 

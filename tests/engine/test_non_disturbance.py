@@ -9,7 +9,7 @@ import pytest
 from engine import harness
 from support.converter import Checkpoints
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 # Each in a process of its own: what is broken in our plugin, or the plugin shut out.
 CASES: dict[str, tuple[str | None, dict[str, str]]] = {

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from engine import harness
-from engine.server import GGUFMAP, Server, can_bind, free_port
+from engine.server import GGUFMAP, READY_S, Server, can_bind, free_port
 from support.converter import TinyFactory
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 OPTIONS = ("--host", "127.0.0.1", "--max-model-len", "512", "--enforce-eager", "--max-num-seqs", "4")
 QUESTIONS = {
@@ -26,7 +26,7 @@ QUESTIONS = {
     "Monday, Tuesday, Wednesday,": ("Thursday",),
     "The opposite of hot is": ("cold",),
 }
-GONE_S = 20
+GONE_S = 60
 
 
 def dry_run(gguf: Path, *options: str, **changes: str) -> list[str]:
@@ -130,7 +130,7 @@ def test_the_file_changes_before_the_load(tiny: TinyFactory, tmp_path: Path, spo
     else:
         shutil.copyfile(tiny("llama_wide")[1], gguf)
     with Server(command, port, tmp_path / "log") as server:
-        assert server.process.wait(300) not in (0, None)
+        assert server.process.wait(READY_S) not in (0, None)
         assert "FileError" in server.said() and str(gguf) in server.said()
         assert server.running() == []
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -49,33 +48,41 @@ def glm5(synthesize: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return Path(synthesize.write(synthesize.MODELS["glm-5"](), tmp_path_factory.mktemp("glm5"), 10)[0])
 
 
+# A process in between: what a child of pytest has at its peak would count pytest's own memory.
+_MEASURE = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+wall, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+assert done.returncode == 0, done.stderr.decode()[-3000:]
+measured = {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "rss_mb": used.ru_maxrss / 1024}
+print(json.dumps({"report": json.loads(done.stdout), **measured}))
+"""
+
+
 class Audit:
     """One run of `ggufmap audit --json` as a process: its report, seconds and peak memory."""
 
     def __init__(self, path: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "ggufmap.cli.main", "audit", str(path), "--json", *options]
-        started = time.perf_counter()
-        read, write = os.pipe()
-        process = subprocess.Popen(command, stdout=write, stderr=subprocess.DEVNULL)
-        os.close(write)
-        with os.fdopen(read) as out:
-            self.report: dict[str, Any] = json.loads(out.read())
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
+        audit = [sys.executable, "-m", "ggufmap.cli.main", "audit", str(path), "--json", *options]
+        found = json.loads(subprocess.check_output([sys.executable, "-c", _MEASURE, *audit]))
+        self.report: dict[str, Any] = found["report"]
+        self.rss_mb: float = found["rss_mb"]
         # Where the machine is busy with something else, what this process used of it is the fairer number.
-        self.seconds = min(time.perf_counter() - started, usage.ru_utime + usage.ru_stime)
-        self.rss_mb = usage.ru_maxrss / 1024
+        self.seconds: float = min(found["wall"], found["cpu"])
 
 
-def best(run: Callable[[], Audit], good_enough: float, tries: int = 3) -> Audit:
-    """The fastest of a few runs; fewer when one is good enough."""
-    found = run()
-    for _ in range(tries - 1):
-        if found.seconds < good_enough:
-            break
-        found = min(found, run(), key=lambda audit: audit.seconds)
-    return found
+def best(run: Callable[[], Audit], limit: float) -> Audit:
+    """The first of three runs that takes less than `limit` seconds, or the fastest."""
+    runs: list[Audit] = []
+    while not runs or (min(audit.seconds for audit in runs) >= limit and len(runs) < 3):
+        runs.append(run())
+    return min(runs, key=lambda audit: audit.seconds)
+
+
+def slack() -> float:
+    """1, or 2 where others keep all processors busy: shared caches and hyper-threads slow down what runs, too."""
+    return 1.0 if os.getloadavg()[0] <= (os.cpu_count() or 1) + 1 else 2.0
 
 
 def counts(report: dict[str, Any]) -> tuple[int, ...]:
@@ -96,7 +103,7 @@ def test_glm_5_is_402_gb_and_a_few_mb(glm5: Path) -> None:
 
 
 def test_glm_5_audits_clean_by_the_rows_in_a_second(glm5: Path, record_property: Callable[..., None]) -> None:
-    audit = best(lambda: Audit(glm5, "--offline"), 1.5)
+    audit = best(lambda: Audit(glm5, "--offline"), 1.5 * slack())
     report, summary = audit.report, audit.report["summary"]
     assert counts(report) == (1809, 1782, 27, 0, 81)
     assert problems(summary) == (0, 0, 0)
@@ -104,12 +111,12 @@ def test_glm_5_audits_clean_by_the_rows_in_a_second(glm5: Path, record_property:
     record_property("seconds", audit.seconds)
     record_property("rss_mb", audit.rss_mb)
     print(f"GLM-5 offline: {audit.seconds:.2f} s, {audit.rss_mb:.0f} MB")
-    assert audit.seconds < 1.5
+    assert audit.seconds < 1.5 * slack()
     assert audit.rss_mb < 200
 
 
 def test_glm_5_fills_every_parameter_of_vllm(glm5: Path, record_property: Callable[..., None]) -> None:
-    audit = best(lambda: Audit(glm5), 20, tries=2)
+    audit = best(lambda: Audit(glm5), 20 * slack())
     report, summary = audit.report, audit.report["summary"]
     assert counts(report) == (1809, 1782, 27, 0, 81)
     assert problems(summary) == (0, 0, 0)
@@ -124,7 +131,7 @@ def test_glm_5_fills_every_parameter_of_vllm(glm5: Path, record_property: Callab
     assert len(draft) == 27 and all(tensor.startswith("blk.78.") for tensor in draft)
     record_property("seconds", audit.seconds)
     print(f"GLM-5 traced: {audit.seconds:.1f} s")
-    assert audit.seconds < 20
+    assert audit.seconds < 20 * slack()
 
 
 def test_gguf_py_s_own_map_loses_the_draft(glm5: Path) -> None:

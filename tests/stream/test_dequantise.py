@@ -142,12 +142,16 @@ def test_values_of_plain_types_keep_their_dtype(tmp_path: Path) -> None:
 
 
 def test_bf16_is_bf16(tmp_path: Path) -> None:
-    """gguf-py hands these out as bytes of twice the width."""
+    """gguf-py hands these out as bytes of twice the width; decoded, they are the same."""
     values = torch.randn(4, 2, generator=torch.Generator().manual_seed(0)).bfloat16()
+    data = values.view(torch.int16).numpy()
     path = tmp_path / "t.gguf"
-    path.write_bytes(gb.build([], [TensorSpec("t", (2, 4), gb.BF16, values.view(torch.int16).numpy().tobytes())]))
+    path.write_bytes(gb.build([], [TensorSpec("t", (2, 4), gb.BF16, data.tobytes())]))
     with open_checkpoint(path) as checkpoint:
-        assert_same_bits(read_values(checkpoint, checkpoint.tensors["t"], torch.float16), values)
+        found = read_values(checkpoint, checkpoint.tensors["t"], torch.float16)
+    assert_same_bits(found, values)
+    reference = gguf.quants.dequantize(data.view(np.uint8), gguf.GGMLQuantizationType.BF16)
+    assert_same_bits(found.float(), torch.from_numpy(reference))
 
 
 def test_every_usable_type_is_plain_decoded_or_refused(tmp_path: Path) -> None:

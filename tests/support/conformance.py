@@ -71,8 +71,9 @@ class Case:
     lists config keys that a GGUF cannot give back, `lost` prefixes of tensors that the converter leaves out, each with
     the reason. `stored` makes of the published tensors (and config.json) the ones that a GGUF can give back, where the
     converter changes the model itself, as with factors multiplied into weights. `raw_config` has the converter read
-    config.json itself, as it did before transformers knew the family and renamed its keys. `run_dtype` is the one that vLLM-CPU
-    has a kernel for. `not_run` says why vLLM-CPU cannot run the class (then (d) is not tried), `not_traced` the same for (c).
+    config.json itself, as it did before transformers knew the family and renamed its keys. `run_dtype` is the one that
+    vLLM-CPU has a kernel for, `not_run` says why it cannot run the class at all (then (d) is not tried), `not_traced`
+    the same for (c).
     """
 
     name: str

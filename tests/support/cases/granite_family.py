@@ -8,8 +8,8 @@ from support.conformance import Case, Tensors
 
 _SCALES: dict[str, Any] = {
     "attention_multiplier": 0.0625,
-    "embedding_multiplier": 12.0,
-    "residual_multiplier": 0.25,
+    "embedding_multiplier": 0.75,
+    "residual_multiplier": 1.25,
     "logits_scaling": 3.0,
 }
 _MOE: dict[str, Any] = {**_SCALES, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 256}

@@ -107,7 +107,15 @@ CASES = (
             "num_experts_per_tok": 1,
             "interleave_moe_layer_step": 2,
             "attention_chunk_size": 8192,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+            # As Scout's: a step instead of a ramp. Its length is any power of two between two frequencies.
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 16.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 1.0,
+                "original_max_position_embeddings": 64,
+            },
         },
         pre="llama4",
     ),

@@ -58,61 +58,67 @@ def _deepseek() -> Shapes:
     return found
 
 
-_STEP_LAYERS, _STEP_DRAFTS = 5, 2
-_STEP_TYPES = ["full_attention", *["sliding_attention"] * 3, "full_attention", *["sliding_attention"] * _STEP_DRAFTS]
-_STEP_SLIDING = [kind == "sliding_attention" for kind in _STEP_TYPES]
-_STEP: dict[str, Any] = {
-    **_COMMON,
-    "architectures": ["Step3p5ForCausalLM"],
-    "model_type": "step3p5",
-    "num_hidden_layers": _STEP_LAYERS,
-    "num_attention_groups": 2,
-    "head_dim": 64,
-    "rms_norm_eps": 1e-5,
-    "max_seq_len": 512,
-    "rope_theta": [10000.0 if sliding else 5000000.0 for sliding in _STEP_SLIDING],
-    "partial_rotary_factors": [1.0 if sliding else 0.5 for sliding in _STEP_SLIDING],
-    "layer_types": _STEP_TYPES,
-    "sliding_window": 16,
-    "attention_other_setting": {
-        "attention_type": "sliding_attention",
-        "num_attention_heads": 12,
-        "num_attention_groups": 4,
+_STEP_LAYERS = 5
+
+
+def _step_sliding(drafts: int) -> list[bool]:
+    return [False, True, True, True, False] + [True] * drafts
+
+
+def _step_config(drafts: int = 0, clamp: float = 0.0) -> dict[str, Any]:
+    sliding = _step_sliding(drafts)
+    return {
+        **_COMMON,
+        "architectures": ["Step3p5ForCausalLM"],
+        "model_type": "step3p5",
+        "num_hidden_layers": _STEP_LAYERS,
+        "num_attention_groups": 2,
         "head_dim": 64,
-    },
-    "att_impl_type": "GQA",
-    "use_head_wise_attn_gate": True,
-    "use_moe": True,
-    "moe_layers_enum": "1,2,3,4",
-    "moe_num_experts": _EXPERTS,
-    "moe_top_k": 3,
-    "moe_intermediate_size": _WIDTH,
-    "share_expert_dim": 512,
-    "moe_every_n_layer": 1,
-    "moe_layer_offset": 0,
-    "norm_expert_weight": True,
-    "moe_router_activation": "sigmoid",
-    "moe_router_scaling_factor": 3.0,
-    "use_moe_router_bias": True,
-    "need_fp32_gate": True,
-    "swiglu_limits": [0.0] * 7,
-    "swiglu_limits_shared": [0.0, 0.0, 0.0, 0.0, 16.0, 0.0, 0.0],
-    "use_rope_layers": [],
-    "yarn_only_types": ["full_attention"],
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 2.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 32.0,
-        "original_max_position_embeddings": 64,
-    },
-    "num_nextn_predict_layers": _STEP_DRAFTS,
-}
+        "rms_norm_eps": 1e-5,
+        "max_seq_len": 512,
+        "rope_theta": [10000.0 if slides else 5000000.0 for slides in sliding],
+        "partial_rotary_factors": [1.0 if slides else 0.5 for slides in sliding],
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
+        "sliding_window": 16,
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "num_attention_heads": 12,
+            "num_attention_groups": 4,
+            "head_dim": 64,
+        },
+        "att_impl_type": "GQA",
+        "use_head_wise_attn_gate": True,
+        "use_moe": True,
+        "moe_layers_enum": "1,2,3,4",
+        "moe_num_experts": _EXPERTS,
+        "moe_top_k": 3,
+        "moe_intermediate_size": _WIDTH,
+        "share_expert_dim": 512,
+        "moe_every_n_layer": 1,
+        "moe_layer_offset": 0,
+        "norm_expert_weight": True,
+        "moe_router_activation": "sigmoid",
+        "moe_router_scaling_factor": 3.0,
+        "use_moe_router_bias": True,
+        "need_fp32_gate": True,
+        "swiglu_limits": [0.0, 0.0, 0.0, 0.0, clamp] + [0.0] * drafts,
+        "swiglu_limits_shared": [0.0, 0.0, 0.0, 0.0, 16.0] + [0.0] * drafts,
+        "use_rope_layers": [],
+        "yarn_only_types": ["full_attention"],
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 2.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 32.0,
+            "original_max_position_embeddings": 64,
+        },
+        "num_nextn_predict_layers": drafts,
+    }
 
 
-def _step() -> Shapes:
+def _step(drafts: int = 0) -> Shapes:
     found = outside(HIDDEN)
-    for bid, sliding in enumerate(_STEP_SLIDING):
+    for bid, sliding in enumerate(_step_sliding(drafts)):
         heads, groups = (12, 4) if sliding else (8, 2)
         block = {**_DECODER_NORMS, **attention(HIDDEN, heads, groups, 64), "self_attn.g_proj.weight": (heads, HIDDEN)}
         block |= {"self_attn.q_norm.weight": (64,), "self_attn.k_norm.weight": (64,)}
@@ -185,7 +191,27 @@ def _mimo() -> Shapes:
     return found
 
 
-_STEP_CLAMPED = {**_STEP, "swiglu_limits": [0.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0]}
+def _fused(shapes: Shapes) -> Shapes:
+    """With query, key and value in one, as MiMo V2.5 has them."""
+    found: Shapes = {}
+    for name, shape in shapes.items():
+        if name.endswith((".q_proj.weight", ".k_proj.weight", ".v_proj.weight")):
+            fused = f"{name.removesuffix('.weight')[:-6]}qkv_proj.weight"
+            found[fused] = (found.get(fused, (0,))[0] + shape[0], HIDDEN)
+        else:
+            found[name] = shape
+    return found
+
+
+_MIMO25 = {**_MIMO, "architectures": ["MiMoV2ForCausalLM"]}
+_ONE_MTP = dict.fromkeys(("model.mtp.layers.1.", "model.mtp.layers.2."), "vLLM runs the first MTP block only")
+_COPIED_WINDOW = {"attention_chunk_size": "a copy of sliding_window that vLLM does not read"}
+
+
+def _step_case(name: str, config: dict[str, Any], shapes: Shapes, not_traced: str = "") -> Case:
+    write = writer(name, config, shapes)
+    return Case(name, "Step3p5ForCausalLM", write=write, pre="deepseek-v3", raw_config=True, not_traced=not_traced)
+
 
 CASES = (
     Case(
@@ -195,13 +221,17 @@ CASES = (
         pre="deepseek-llm",
         ignore={"model_type": "neither transformers nor vLLM has a config class for it: a Llama's takes the keys"},
     ),
-    Case("step3p5", "Step3p5ForCausalLM", write=writer("step3p5", _STEP, _step()), pre="deepseek-v3", raw_config=True),
-    Case(
+    _step_case("step3p5", _step_config(), _step()),
+    _step_case(
+        "step3p5_mtp",
+        _step_config(drafts=2),
+        _step(drafts=2),
+        not_traced="vLLM 0.32's Step3p5MTP does not build (IndexError): its config class cuts layer_types to the trunk",
+    ),
+    _step_case(
         "step3p5_clamped",
-        "Step3p5ForCausalLM",
-        write=writer("step3p5_clamped", _STEP_CLAMPED, _step()),
-        pre="deepseek-v3",
-        raw_config=True,
+        _step_config(clamp=7.0),
+        _step(),
         not_traced="vLLM-CPU has no MoE kernel with clamped SwiGLU (NotImplementedError, activation swiglustep)",
     ),
     Case(
@@ -210,7 +240,17 @@ CASES = (
         write=writer("mimo_v2", _MIMO, _mimo()),
         pre="qwen2",
         raw_config=True,
-        ignore={"attention_chunk_size": "a copy of sliding_window that vLLM does not read"},
-        lost=dict.fromkeys(("model.mtp.layers.1.", "model.mtp.layers.2."), "vLLM runs the first MTP block only"),
+        ignore=_COPIED_WINDOW,
+        lost=_ONE_MTP,
+    ),
+    Case(
+        "mimo_v2_5",
+        "MiMoV2ForCausalLM",
+        write=writer("mimo_v2_5", _MIMO25, _fused(_mimo())),
+        pre="qwen2",
+        raw_config=True,
+        ignore=_COPIED_WINDOW,
+        lost=_ONE_MTP,
+        note="MiMo V2.5: query, key and value in one tensor",
     ),
 )
