@@ -1,6 +1,7 @@
 """GPT-OSS 20B and 120B.
 
-Source: llama.cpp 0c1e57098 conversion/gpt_oss.py, src/models/openai-moe.cpp; vLLM 0.32.0 model_executor/models/gpt_oss.py.
+Source: llama.cpp 0c1e57098 conversion/gpt_oss.py, src/models/openai-moe.cpp; vLLM 0.32.0
+model_executor/models/gpt_oss.py.
 The checkpoint is the one in bfloat16, whose experts have gate and up columns in turn; MXFP4 tensors are decoded to it.
 """
 

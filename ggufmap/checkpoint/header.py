@@ -193,15 +193,14 @@ def _entry(cursor: Cursor) -> tuple[str, GgmlType, tuple[int, ...], int]:
     count = int(cursor.unpack("I"))
     if count > limits.DIMENSIONS:
         raise cursor.error(f"{count} dimensions, allowed are {limits.DIMENSIONS}")
-    dims = [int(cursor.unpack("Q")) for _ in range(count)]
+    dims = [int(cursor.unpack("Q")) for _ in range(count)] or [1]  # ggml: a dimension that is not there is 1
     type = ggml_type(int(cursor.unpack("I")))
     offset = int(cursor.unpack("Q"))
     elements = math.prod(dims)
-    if max(dims, default=0) > limits.ELEMENTS or elements > limits.ELEMENTS:
+    if max(dims) > limits.ELEMENTS or elements > limits.ELEMENTS:
         raise cursor.error(f"shape {dims} has {elements} elements, more than {limits.ELEMENTS}")
-    row = dims[0] if dims else 1
-    if type.problem is None and row % type.block:
-        raise cursor.error(f"row length {row} is not a multiple of {type.name}'s block size {type.block}")
+    if type.problem is None and dims[0] % type.block:
+        raise cursor.error(f"row length {dims[0]} is not a multiple of {type.name}'s block size {type.block}")
     return name, type, tuple(reversed(dims)), offset
 
 

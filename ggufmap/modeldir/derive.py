@@ -11,12 +11,12 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
-from ggufmap.modeldir.derive_ssm import DERIVED_SSM
 from ggufmap.modeldir.derive_classic import DERIVED_CLASSIC
 from ggufmap.modeldir.derive_experts import DERIVED_EXPERTS
 from ggufmap.modeldir.derive_gemma_n import DERIVED_GEMMA_N
 from ggufmap.modeldir.derive_longrope import DERIVED_LONGROPE
 from ggufmap.modeldir.derive_moe_new import DERIVED_MOE_NEW
+from ggufmap.modeldir.derive_ssm import DERIVED_SSM
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
 
 _GEMMA3_PERIOD = 6  # five sliding layers, then a full one (llama.cpp src/models/gemma3.cpp, load_swa_pattern)

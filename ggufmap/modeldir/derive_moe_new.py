@@ -59,6 +59,10 @@ def _sliding(blocks: Layout) -> list[bool]:
     return pattern[:count]
 
 
+def _hybrid_pattern(blocks: Layout) -> list[JsonValue]:
+    return [int(slides) for slides in _sliding(blocks)[: len(blocks.trunk)]]
+
+
 def _heads(key: str, sliding: bool) -> Callable[[Layout], JsonValue]:
     """The head count of the sliding (or the full) blocks: one for all of a kind, in a list per block."""
 
@@ -145,7 +149,7 @@ DERIVED_MOE_NEW: dict[str, Callable[[Layout], JsonValue]] = {
     "llama4_layer_types": _llama4_layer_types,
     "llama4_qk_norm": lambda blocks: blocks.integer("expert_count", 0) != _NO_QK_NORM_EXPERTS,
     "routed_layers": _routed_layers,
-    "hybrid_layer_pattern": lambda blocks: [int(x) for x in _sliding(blocks)][: len(blocks.trunk)],
+    "hybrid_layer_pattern": _hybrid_pattern,
     "full_head_count": _heads("head_count", False),
     "full_head_count_kv": _heads("head_count_kv", False),
     "sliding_head_count": _heads("head_count", True),

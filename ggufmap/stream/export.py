@@ -97,7 +97,7 @@ def _shards(plan: Plan, checkpoint: Checkpoint, dtype: torch.dtype, limit: int) 
 
 def _nbytes(assignment: Assignment, checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     stored = value_dtype(checkpoint.tensors[assignment.tensors[0]].type) or dtype
-    return sum(math.prod(shape) for shape in assignment.shapes) * stored.itemsize
+    return sum(math.prod(shape) for shape in assignment.shapes) * int(stored.itemsize)
 
 
 def _claim(folder: Path, identity: dict[str, object]) -> None:

@@ -213,6 +213,8 @@ def load_llama_cpp(model: Path, _: Path) -> Result:
     params.n_parallel = 1
     params.warmup = False
     params.verbosity = 0
+    # Its threads wait for each other in busy loops: two of them hang on a machine that is busy otherwise.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     result: Result = {}
     with measured(result):
         server = xllamacpp.Server(params)

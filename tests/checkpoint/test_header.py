@@ -152,7 +152,7 @@ def test_shapes_are_in_numpy_order_and_data_where_it_lies(tmp_path: Path) -> Non
     ]
     with opened(tmp_path / "x.gguf", gb.build([], tensors)) as checkpoint:
         found = checkpoint.tensors
-        assert [t.shape for t in found.values()] == [(2, 3), (6, 5, 4, 32), (4,), ()]
+        assert [t.shape for t in found.values()] == [(2, 3), (6, 5, 4, 32), (4,), (1,)]
         assert [t.rows for t in found.values()] == [2, 120, 1, 1]
         assert [t.columns for t in found.values()] == [3, 32, 4, 1]
         assert [t.nbytes for t in found.values()] == [24, 120 * 34, 8, 4]

@@ -224,7 +224,7 @@ def test_a_stack_is_one_parameter_per_expert(plan: Planner) -> None:
     ("bad", "reason"),
     [
         (small.tensor("blk.0.attn_q.weight", 63, 64), "shape (63, 64): 63 rows cannot be split into 4 heads"),
-        (TensorSpec("blk.0.attn_q.weight", ()), "shape (): 1 rows cannot be split into 4 heads"),
+        (TensorSpec("blk.0.attn_q.weight", ()), "shape (1,): 1 rows cannot be split into 4 heads"),
         (TensorSpec("blk.0.attn_q.weight", (64, 64), 4, bytes(2304)), "ggml type Q4_2 (id 4): this type was removed"),
         (
             TensorSpec("blk.0.attn_q.weight", (64, 64), 42, bytes(2304)),

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from support import assets
 
-REASONS: Mapping[str, str] = {}
+REASONS: Mapping[str, str] = {
+    "DeciLMForCausalLM": "vLLM reads block_configs as objects of the repository's own config class (remote code)",
+}
 """Classes of the field without a case, with the reason."""
 
 

@@ -1,4 +1,4 @@
-"""GLM-4.5 to 5.2 and DeepSeek V2 to V3.2: MLA, experts, indexers, MTP blocks. The checkpoints are those of `tiny_moe`."""
+"""GLM-4.5 to 5.2 and DeepSeek V2 to V3.2: MLA, experts, indexers, MTP blocks. The checkpoints are `tiny_moe`'s."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASES = (
     _case(
         "glm52",
         not_run=_SPARSE,
-        ignore=dict.fromkeys(("index_topk_freq", "index_skip_topk_offset"), "index_topk_pattern says it block by block"),
+        ignore=dict.fromkeys(("index_topk_freq", "index_skip_topk_offset"), "index_topk_pattern says it by block"),
     ),
     _case("deepseek_v2_lite", not_run=_LATENT),
     _case("deepseek_v2", not_run=_LATENT),

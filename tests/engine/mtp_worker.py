@@ -1,0 +1,114 @@
+"""Runs vLLM engines with MTP drafts, one after the other: `mtp_worker.py REQUEST.json ANSWER.json`.
+
+The request is {"jobs": [...]}; a job is {"model", "load_format", "dtype", "prompts", "max_tokens", "speculative",
+"tensor_parallel"}. Its result is {"tokens", "drafted", "accepted", "shared", "saved", "draft_bytes"}: what the draft
+shares with the target after loading, and which of its modules were never allocated. No module of the tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+Job = dict[str, Any]
+
+
+def main() -> None:
+    request = json.loads(Path(sys.argv[1]).read_text())
+    alone = all(job["tensor_parallel"] == 1 for job in request["jobs"])
+    if alone:  # the engine in this process, so that its models can be looked at
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    results = [run_job(job) for job in request["jobs"]]
+    Path(sys.argv[2]).write_text(json.dumps({"results": results}))
+    # Skip interpreter shutdown: the process groups would only warn about not being destroyed.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def run_job(job: Job) -> Job:
+    """Start an engine, generate greedily, take the engine down."""
+    from vllm import LLM, SamplingParams
+
+    saved = _note_deferred()
+    started = time.perf_counter()
+    llm = LLM(
+        job["model"],
+        load_format=job["load_format"],
+        dtype=job["dtype"],
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        disable_log_stats=False,  # the counters of speculative decoding
+        max_model_len=256,
+        max_num_seqs=4,
+        tensor_parallel_size=job["tensor_parallel"],
+        speculative_config=job["speculative"],
+    )
+    loaded = time.perf_counter()
+    shared, draft_bytes = _draft(llm) if job["tensor_parallel"] == 1 and job["speculative"] else ([], 0)
+    before = _counters(llm)
+    sampling = SamplingParams(max_tokens=job["max_tokens"], temperature=0.0, detokenize=False, ignore_eos=True)
+    prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    after = _counters(llm)
+    result = {
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "drafted": after["drafted"] - before["drafted"],
+        "accepted": after["accepted"] - before["accepted"],
+        "shared": shared,
+        "saved": saved,
+        "draft_bytes": draft_bytes,
+        "seconds": {"start": loaded - started, "generate": time.perf_counter() - loaded},
+    }
+    del outputs, llm
+    _clean_up()
+    return result
+
+
+def _note_deferred() -> dict[str, int]:
+    """Module of the draft -> bytes that ggufmap did not allocate; filled while the engine starts."""
+    from ggufmap.target import defer
+
+    found: dict[str, int] = {}
+    detach = vars(defer.Deferred).get("_detach", defer.Deferred.detach)
+
+    def noting(self: Any, model: Any) -> dict[str, int]:
+        found.update(detach(self, model))
+        return dict(found)
+
+    defer.Deferred._detach = detach  # type: ignore[attr-defined] # the real one, for the next job
+    defer.Deferred.detach = noting  # type: ignore[method-assign]
+    return found
+
+
+def _draft(llm: Any) -> tuple[list[str], int]:
+    """Modules that target and draft have in common, and the bytes of the draft's own parameters."""
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    target, draft = runner.model, runner.drafter.model
+    owners = {id(module): name for name, module in target.named_modules() if name}
+    shared = sorted({f"{owners[id(m)]} = {name}" for name, m in draft.named_modules() if id(m) in owners})
+    theirs = {parameter.data_ptr() for parameter in target.parameters()}
+    own = {p.data_ptr(): p.numel() * p.element_size() for p in draft.parameters() if p.data_ptr() not in theirs}
+    return shared, sum(own.values())
+
+
+def _counters(llm: Any) -> dict[str, int]:
+    values = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
+    names = {"drafted": "vllm:spec_decode_num_draft_tokens", "accepted": "vllm:spec_decode_num_accepted_tokens"}
+    return {key: values.get(name, 0) for key, name in names.items()}
+
+
+def _clean_up() -> None:
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+if __name__ == "__main__":
+    main()
