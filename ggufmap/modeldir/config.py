@@ -20,7 +20,13 @@ from ggufmap.modeldir.derive import DERIVED
 from ggufmap.modeldir.given import Given, check_rope, modern_rope, read_given, same
 
 # Keys where the file is the proof and a given config merely an opinion.
-_FILE_WINS = ("tie_word_embeddings", "vocab_size", "num_hidden_layers", "num_nextn_predict_layers")
+_FILE_WINS = (
+    "tie_word_embeddings",
+    "vocab_size",
+    "num_hidden_layers",
+    "num_nextn_predict_layers",
+    "mtp_num_hidden_layers",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def check(folder: Path, data: bytes) -> None:
         everything(path)
 
 
-@settings(max_examples=2500, deadline=None, database=None)
+@settings(max_examples=20000, deadline=None, database=None)
 @given(
     bytes_=st.lists(mutation, min_size=1, max_size=4),
     runs=st.lists(long_mutation, max_size=1),
@@ -177,7 +177,7 @@ PLAUSIBLE = (
 )
 
 
-@settings(max_examples=2500, deadline=None, database=None)
+@settings(max_examples=20000, deadline=None, database=None)
 @given(
     name=st.sampled_from(known_architectures()),
     values=st.dictionaries(
