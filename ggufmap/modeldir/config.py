@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ggufmap.archs.base import Architecture, ConfigRow, JsonValue, Source
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import GgufmapError
+from ggufmap.errors import FileError, GgufmapError
 from ggufmap.mapping.layout import Layout, layout
 from ggufmap.mapping.plan import Warned
 from ggufmap.modeldir.derive import DERIVED
@@ -125,7 +125,12 @@ def _evaluate(row: ConfigRow, blocks: Layout) -> tuple[JsonValue, bool]:
     if row.source is Source.ASSUMED:
         return row.value, True
     if row.source is Source.DERIVED:
-        return DERIVED[str(row.value)](blocks), row.guess
+        derive = DERIVED[str(row.value)]
+        try:
+            return derive(blocks), row.guess
+        except (ArithmeticError, LookupError, ValueError) as e:  # a header may hold any numbers and shapes
+            reason = f"config key {row.key} cannot be computed from this header: {e}"
+            raise FileError(f"{blocks.checkpoint.path}: {reason}") from e
     checkpoint = blocks.checkpoint
     key = f"{checkpoint.architecture}.{row.value}"
     if key not in checkpoint.metadata:

@@ -23,7 +23,7 @@ from ggufmap.mapping.plan import Assignment
 from ggufmap.modeldir.config import config_from_header
 from ggufmap.stream import stream
 
-NAMES = [name for name in tiny_moe.NAMES if not name.endswith("_echo")]
+NAMES = tiny_moe.FAMILIES
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.converter import TinyFactory
 from support.gguf_bytes import TensorSpec
 
 from ggufmap.archs import find_architecture
+from ggufmap.archs.base import derived
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.errors import FileError, MetadataError, UnsupportedError, UsageError
 from ggufmap.modeldir.config import ModelConfig, build_config, config_from_header, generation_config
@@ -462,3 +464,15 @@ def test_the_original_config_of_a_converted_model_is_no_conflict(tiny: TinyFacto
     assert [warning.message.split(":")[0] for warning in found.warnings] == allowed
     assert {key: found.values[key] for key in original} == original
     assert own.source == "header"
+
+
+def test_numbers_that_no_value_can_be_computed_from_name_the_key(build: Builder, tmp_path: Path) -> None:
+    rows = replace(find_architecture("llama", "m.gguf"), config=(derived("partial_rotary_factor", "rotated_part"),))
+    build.metadata |= {"llama.attention.key_length": (gb.UINT32, 8), "llama.rope.dimension_count": (gb.UINT32, 4)}
+    with open_checkpoint(small.write_llama(tmp_path / "m.gguf", build.metadata)) as checkpoint:
+        assert config_from_header(checkpoint, rows).values["partial_rotary_factor"] == 0.5
+    build.metadata["llama.attention.key_length"] = (gb.UINT32, 0)
+    with open_checkpoint(small.write_llama(tmp_path / "m.gguf", build.metadata)) as checkpoint:
+        message = r"m\.gguf: config key partial_rotary_factor cannot be computed from this header: division by zero"
+        with pytest.raises(FileError, match=message):
+            config_from_header(checkpoint, rows)

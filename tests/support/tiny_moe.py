@@ -2,8 +2,9 @@
 
 transformers' classes have no MTP block and save experts fused, so the tensors are written from a table of names and
 shapes: the real repositories' names. Values are as in `tiny_models`: random everywhere, exact in bfloat16, the same for
-the same name. `echo` in a name: the next token depends on the last one's embedding alone, in trunk and draft alike, so
-that a draft that gets its own weights (and only then) predicts exactly what the target does.
+the same name. In `..._echo` the next token depends on the last one's embedding alone, in trunk and draft alike, so that
+a draft that gets its own weights (and only then) predicts exactly what the target does. In `..._near` the blocks add a
+little to that, so that it often does: how often depends on every weight of both.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _COMMON: Config = {
     "n_group": 1,
     "topk_group": 1,
 }
-# All sizes differ, so that one taken for another shows. 512 + 64 is the only latent size that vLLM runs on a CPU.
+# All sizes differ, so that one taken for another shows.
 _MLA: Config = {
     "q_lora_rank": 192,
     "kv_lora_rank": 128,
@@ -57,7 +58,8 @@ _MLA: Config = {
     "qk_rope_head_dim": 32,
     "v_head_dim": 80,
 }
-_RUNNABLE_MLA: Config = {**_MLA, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+# vLLM runs only latents of 512 + 64 on a CPU, and values of a multiple of 32.
+_RUNNABLE_MLA: Config = {**_MLA, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 96}
 _INDEXER: Config = {"index_n_heads": 8, "index_head_dim": 64, "index_topk": 64}
 _YARN: Config = {
     "rope_theta": 20000,
@@ -190,6 +192,7 @@ SPECS: dict[str, MoeSpec] = {
     "glm45": MoeSpec("glm4moe", "glm4", {**_GLM4, "use_qk_norm": False}, own_head=True),
     "glm46": MoeSpec("glm4moe", "glm4", {**_GLM4, "use_qk_norm": True}),
     "glm46_echo": MoeSpec("glm4moe", "glm4", {**_GLM4, "use_qk_norm": True}),
+    "glm46_near": MoeSpec("glm4moe", "glm4", {**_GLM4, "use_qk_norm": True}),
     "glm47_flash": MoeSpec(
         "deepseek2",
         "glm4",
@@ -224,6 +227,7 @@ SPECS: dict[str, MoeSpec] = {
     ),
     "deepseek_v3": MoeSpec(**_V3_SPEC),
     "deepseek_v3_echo": MoeSpec(**_V3_SPEC),
+    "deepseek_v3_near": MoeSpec(**_V3_SPEC),
     "deepseek_v32": MoeSpec(
         "deepseek32",
         "deepseek-v3",
@@ -232,7 +236,8 @@ SPECS: dict[str, MoeSpec] = {
     "glm53_flash": MoeSpec("glm5-next", "glm4", _NEXT),
 }
 NAMES = tuple(SPECS)
-MTP_NAMES = tuple(name for name, spec in SPECS.items() if spec.draft_blocks)
+FAMILIES = tuple(name for name in NAMES if not name.endswith(("_echo", "_near")))
+"""One of each kind."""
 
 
 def write(name: str, folder: Path, dtype: Dtype = "float32") -> TinyModel:
@@ -387,8 +392,9 @@ def tensors(name: str, dtype: Dtype) -> dict[str, Any]:
 
     found: dict[str, torch.Tensor] = {}
     for tensor, shape in shapes(name).items():
-        values = _echo(tensor, shape) if name.endswith("_echo") else None
-        values = _values(name, tensor, shape) if values is None else values
+        values = _values(name, tensor, shape)
+        if name.endswith(("_echo", "_near")):
+            values = _agreeing(tensor, values, strength=0.0 if name.endswith("_echo") else _NEAR)
         exact = any(part in tensor for part in _FLOAT32)
         found[tensor] = values.to(torch.float32 if exact else getattr(torch, dtype)).contiguous()
     return found
@@ -411,23 +417,27 @@ def _values(model: str, name: str, shape: tuple[int, ...]) -> Any:
     return values.to(torch.bfloat16).float()
 
 
-def _echo(name: str, shape: tuple[int, ...]) -> Any:
-    """What makes the model's answer a function of the last token alone; None for tensors that need no change.
+_NEAR = 0.1
 
-    Nothing is added to the embedding by any block, the draft's projection passes its (normalised) embedding half on,
-    and both final norms are the same.
+
+def _agreeing(name: str, values: Any, strength: float) -> Any:
+    """What makes target and draft answer alike, but for what blocks of this `strength` add.
+
+    Their answer is then a function of the last token's embedding: the draft's projection passes its (normalised)
+    embedding half on, and both final norms are the same.
     """
     import torch
 
     if name.endswith(("o_proj.weight", "down_proj.weight")):
-        return torch.zeros(shape)
+        return (values * strength).to(torch.bfloat16).float()
     if name.endswith("eh_proj.weight"):
-        return torch.cat((torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)), dim=1)
+        rest = (values[:, HIDDEN:] * strength).to(torch.bfloat16).float()
+        return torch.cat((torch.eye(HIDDEN), rest), dim=1)
     if name.endswith("enorm.weight"):
-        return torch.ones(shape)
+        return torch.ones_like(values)
     if name.endswith(("model.norm.weight", "shared_head.norm.weight")):
-        return _values("echo", "norm", shape)
-    return None
+        return _values("agreeing", "norm", tuple(values.shape))
+    return values
 
 
 # gguf-py's tensors, by the checkpoint's names in a block with MLA and experts. kv_b_proj becomes two.
