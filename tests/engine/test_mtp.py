@@ -1,7 +1,7 @@
 """Drafts at work: a GGUF with an MTP block drafts as its original does, token by token, accepted or not.
 
-The models are made for it (`support/tiny_moe.py`): the `echo` draft predicts exactly what the target does when both have
-their own weights, the `near` draft does so now and then, depending on every weight.
+The models are made for it (`support/tiny_moe.py`): the `echo` draft predicts exactly what the target does when both
+have their own weights, the `near` draft does so now and then, depending on every weight.
 """
 
 from __future__ import annotations
