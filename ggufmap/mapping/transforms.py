@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Shape = tuple[int, ...]
+MAX_EXPERTS = 65_536
+"""A bound for hostile files; the largest model known has 896."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ def _rope_rows(shapes: Sequence[Shape], heads: int) -> list[Shape]:
 def _experts(shapes: Sequence[Shape], _: int) -> list[Shape]:
     if len(shapes[0]) < 2:
         raise ValueError("a stack of experts has two dimensions or more")
+    if shapes[0][0] > MAX_EXPERTS:
+        raise ValueError(f"{shapes[0][0]} experts are more than any model has (limit {MAX_EXPERTS})")
     return [shapes[0][1:]] * shapes[0][0]
 
 

@@ -10,10 +10,10 @@ from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint, open_checkpoint
 from ggufmap.mapping import Plan, join_trace, resolve
 from ggufmap.mapping.plan import Warned
-from ggufmap.mapping.stock import stock_map
 from ggufmap.modeldir.config import ModelConfig, build_config
 from ggufmap.target.client import trace, vllm_available
 from ggufmap.target.devices import World
+from ggufmap.target.stock import stock_map
 
 
 @dataclass(frozen=True, slots=True)

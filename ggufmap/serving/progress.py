@@ -19,5 +19,5 @@ def load_progress(title: str, total: int) -> Iterator[Callable[[int], None] | No
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task(escape(title), total=total)
+        task = progress.add_task(escape("".join(c for c in title if c.isprintable())), total=total)
         yield lambda done: progress.advance(task, done)

@@ -70,8 +70,9 @@ def serve_command(
             "vLLM is not installed in this environment", hint="pip install 'ggufmap[cpu]' or 'ggufmap[gpu]'."
         )
     for option in extra:
-        if option.split("=")[0] in _OURS:
-            raise UsageError(f"{option.split('=')[0]} is set by ggufmap serve itself", hint=_instead(option))
+        spelled = option.split("=")[0].replace("_", "-")  # vLLM takes both spellings
+        if spelled in _OURS:
+            raise UsageError(f"{spelled} is set by ggufmap serve itself", hint=_instead(spelled))
     folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer)
     name = _option(extra, "--served-model-name")
     arguments = [sys.executable, *_vllm_serve(folder), "--load-format", LOAD_FORMAT]

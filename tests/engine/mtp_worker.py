@@ -48,8 +48,9 @@ def run_job(job: Job) -> Job:
         enforce_eager=True,
         enable_prefix_caching=False,
         disable_log_stats=False,  # the counters of speculative decoding
-        max_model_len=256,
+        max_model_len=128,
         max_num_seqs=4,
+        max_num_batched_tokens=128,  # an engine runs as many once before it starts
         tensor_parallel_size=job["tensor_parallel"],
         speculative_config=job["speculative"],
     )

@@ -45,6 +45,7 @@ def results(folders: TinyFolders) -> Results:
     jobs = [job(folders, name, ours=ours) for name in NAMES for ours in (False, True)]
     jobs.append(job(folders, "glm46_echo", ours=True, misroute=True))
     answer = harness.run_worker("mtp_worker", {"jobs": jobs}, VLLM_LOGGING_LEVEL="INFO")
+    print({key: result.get("seconds") for key, result in zip(keys, answer["results"], strict=False)})
     return dict(zip([*keys, "misrouted"], answer["results"], strict=True)) | {"log": {"text": answer["log"]}}
 
 

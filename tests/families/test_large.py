@@ -16,8 +16,8 @@ import pytest
 from support.assets import ROOT
 
 from ggufmap.mapping import Role
-from ggufmap.mapping.stock import stock_map
 from ggufmap.serving.preflight import preflight
+from ggufmap.target.stock import stock_map
 
 MODELS = {
     # tensors, mapped, draft, skipped, phantom

@@ -36,7 +36,7 @@ def stock_map(plan: Plan, config: Mapping[str, JsonValue]) -> StockMap:
     }
     request = {"architecture": plan.model.architecture, "config": dict(config), "manual": manual}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "ggufmap.mapping.stock"],
+        [sys.executable, "-P", "-m", "ggufmap.target.stock"],
         input=json.dumps(request),
         env={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", **os.environ},
         capture_output=True,
