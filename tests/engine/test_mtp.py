@@ -7,13 +7,20 @@ have their own weights, the `near` draft does so now and then, depending on ever
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine import harness
 from engine.conftest import TinyFolders
 from support import tiny_moe
+from support.converter import TinyFactory
 from support.tiny_models import Dtype
+
+from ggufmap.archs import find_architecture
+from ggufmap.checkpoint import open_checkpoint
+from ggufmap.modeldir.build import build_model_dir
+from ggufmap.modeldir.config import build_config
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
@@ -38,15 +45,24 @@ def job(folders: TinyFolders, name: str, *, ours: bool, **changes: Any) -> dict[
     return harness.job(where, load_format, seed=name, **standard)
 
 
+def two_files(tiny: TinyFactory, folder: Path) -> Path:
+    """The model directory of a trunk and a draft that the converter wrote to files of their own."""
+    trunk, draft = (tiny(IN_PARALLEL, dtype_of(IN_PARALLEL), extra=(option,))[1] for option in ("--no-mtp", "--mtp"))
+    with open_checkpoint(trunk, draft=draft) as checkpoint:
+        config = build_config(checkpoint, find_architecture(checkpoint.architecture, str(trunk)))
+        return build_model_dir(checkpoint, config, output=folder)
+
+
 @pytest.fixture(scope="module")
-def results(folders: TinyFolders) -> Results:
-    """Every model from its original and from its GGUF, and one with its draft's tensors in the wrong place."""
+def results(folders: TinyFolders, tiny: TinyFactory, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Every model from its original and from its GGUF; one from two files; one with its draft in the wrong place."""
     keys = [f"{name} {kind}" for name in NAMES for kind in ("original", "gguf")]
     jobs = [job(folders, name, ours=ours) for name in NAMES for ours in (False, True)]
+    apart = two_files(tiny, tmp_path_factory.mktemp("apart") / "folder")
+    jobs.append({**job(folders, IN_PARALLEL, ours=True), "model": str(apart)})
     jobs.append(job(folders, "glm46_echo", ours=True, misroute=True))
     answer = harness.run_worker("mtp_worker", {"jobs": jobs}, VLLM_LOGGING_LEVEL="INFO")
-    print({key: result.get("seconds") for key, result in zip(keys, answer["results"], strict=False)})
-    return dict(zip([*keys, "misrouted"], answer["results"], strict=True)) | {"log": {"text": answer["log"]}}
+    return dict(zip([*keys, "apart", "misrouted"], answer["results"], strict=True)) | {"log": {"text": answer["log"]}}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,11 +103,17 @@ def test_what_the_file_does_not_carry_is_shared_and_never_allocated(results: Res
     assert not original["deferred"]
 
 
+def test_a_draft_in_a_file_of_its_own_drafts_the_same(results: Results) -> None:
+    together, apart = results[f"{IN_PARALLEL} gguf"], results["apart"]
+    for key in ("tokens", "drafted", "accepted", "shared", "deferred", "draft_bytes"):
+        assert apart[key] == together[key], key
+
+
 def test_the_log_says_what_is_shared_and_what_is_read(results: Results) -> None:
     lines = [line for line in results["log"]["text"].splitlines() if "ggufmap: " in line]
     for module in ("model.embed_tokens", "model.layers.3.shared_head.head"):
         assert sum(f"the draft's {module} is not in the file: shared with the target" in x for x in lines) >= len(NAMES)
-    assert sum("ggufmap: 23 tensors" in x and "17 draft parameters" in x for x in lines) == 2  # glm46: draft's own only
+    assert sum("ggufmap: 23 tensors" in x and "17 draft parameters" in x for x in lines) == 3  # glm46: draft's own only
     assert sum("ggufmap: 55 tensors" in x and "38 target parameters" in x for x in lines) >= 2
 
 

@@ -15,13 +15,14 @@ from support.gguf_edit import Edited
 
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
-from ggufmap.errors import FileError, UsageError
-from ggufmap.mapping import Plan, Role, join_trace
+from ggufmap.errors import FileError, GgufmapError, MappingError, UsageError
+from ggufmap.mapping import Plan, Role, join_trace, resolver
 from ggufmap.modeldir.build import build_model_dir
+from ggufmap.modeldir.derive import DERIVED
 from ggufmap.modeldir.manifest import read_manifest
 from ggufmap.serving.loader import _open
 from ggufmap.serving.preflight import preflight
-from ggufmap.serving.serve import speculative_config
+from ggufmap.serving.serve import check_gate, speculative_config
 
 BID = 3  # the draft block of the tiny models
 FAMILIES = ("glm46", "glm5", "deepseek_v3", "glm53_flash")
@@ -203,6 +204,42 @@ def test_a_draft_routed_to_the_target_is_a_mismatch(tiny: TinyFactory, tracer: T
     lost = join_trace(replace(good, trace=None), replace(good.trace, draft_names=frozenset()))
     assert {x.tensor for x in lost.mismatched} == {a.tensors[0] for a in good.assignments if a.role is Role.DRAFT}
     assert all("vLLM says the target" in x.reason for x in lost.mismatched)
+
+
+def test_a_draft_given_to_the_target_is_found_and_not_served(
+    tiny: TinyFactory, tracer: Tracer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the rows did not know of drafts: vLLM's target takes none of it, without a word."""
+    monkeypatch.setattr(resolver, "_role", lambda state, name: Role.TARGET)
+    found = tracer(changed(tiny("glm46")[1], tmp_path / "m.gguf", lambda file: None))
+    draft = {name for name in found.plan.model.tensors if name.startswith(f"blk.{BID}.")}
+    assert {x.tensor for x in found.plan.mismatched} == draft
+    assert {x.tensor for x in found.plan.unmapped} == draft
+    with pytest.raises(MappingError, match="not served"):
+        check_gate(found, [], force=False)
+
+
+def test_a_target_block_given_to_the_draft_is_found(
+    tiny: TinyFactory, tracer: Tracer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = resolver._role
+    monkeypatch.setattr(
+        resolver, "_role", lambda state, name: Role.DRAFT if name.startswith("blk.2.") else real(state, name)
+    )
+    plan = tracer(changed(tiny("glm46")[1], tmp_path / "m.gguf", lambda file: None)).plan
+    moved = {name for name in plan.model.tensors if name.startswith("blk.2.")}
+    assert {x.tensor for x in plan.mismatched} == moved
+    assert {x.parameter.split(".")[2] for x in plan.missing} == {"2"}
+
+
+def test_a_config_that_hides_the_draft_is_found(
+    tiny: TinyFactory, tracer: Tracer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With num_nextn_predict_layers 0 the same names are target layers to vLLM, and it builds no draft."""
+    monkeypatch.setitem(DERIVED, "num_nextn_predict_layers", lambda blocks: 0)
+    with pytest.raises(GgufmapError):
+        assert not tracer(changed(tiny("glm46")[1], tmp_path / "m.gguf", lambda file: None)).plan.ok
+        raise MappingError("as it should be")
 
 
 # E8: a draft in a file of its own.
