@@ -49,6 +49,14 @@ class Region:
         return length, outer
 
 
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """What an operation does: the positions of the arguments that it writes to, and whether it only makes views."""
+
+    written: tuple[int, ...]
+    view: bool
+
+
 class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
     """Records writes to `parameters` while active.
 
@@ -67,7 +75,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         self._alive: list[torch.Tensor] = []
         self._computed: dict[int, str] = {}
         self._computed_alive: dict[str, list[torch.Tensor]] = defaultdict(list)
-        self._written_arguments: dict[Any, tuple[int, ...]] = {}
+        self._effects: dict[Any, _Effect] = {}
         self._unclear: dict[str, str] = {}
         self.regions: dict[str, list[Region]] = defaultdict(list)
         self.sources: dict[str, list[str]] = defaultdict(list)
@@ -83,28 +91,33 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         """The source that a tensor's values come from, if any."""
         return self._origin.get(_storage(tensor)) if isinstance(tensor, torch.Tensor) else None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing here is compiled, and torch's guard against it costs a tenth of a trace
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        written = self._written(func)
-        if written:
-            for index in written:
+        effect = self._effect(func)
+        if effect.written:
+            for index in effect.written:
                 if index < len(args) and isinstance(args[index], torch.Tensor):
                     self._record(func, args[index], args)
-        else:
+        elif not effect.view:  # a view has the storage that is known already
             self._compute(args, out)
             if self._provenance:
                 self._propagate(args, out)
         return out
 
-    def _written(self, func: Any) -> tuple[int, ...]:
-        """Positions of the arguments that `func` writes to."""
-        found = self._written_arguments.get(func)
+    def _effect(self, func: Any) -> _Effect:
+        """What `func` does, from its schema."""
+        found = self._effects.get(func)
         if found is None:
-            arguments = func._schema.arguments
-            found = tuple(i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
-            self._written_arguments[func] = found
+            arguments, returns = func._schema.arguments, func._schema.returns
+            written = tuple(i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
+            found = _Effect(written, view=bool(returns) and all(r.alias_info is not None for r in returns))
+            self._effects[func] = found
         return found
 
     def _record(self, func: Any, view: torch.Tensor, args: tuple[Any, ...]) -> None:
