@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ def main() -> None:
     # Libraries print to stdout as they please: keep the real one for the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    gc.disable()  # a short life with many objects that all stay: looking for garbage costs a tenth of it
     request = json.load(sys.stdin)
     from ggufmap.target.devices import World
     from ggufmap.target.trace import Request, trace_models

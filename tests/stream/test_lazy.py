@@ -112,7 +112,7 @@ def test_lazy_and_eager_streams_are_equal(checkpoints: Checkpoints, name: str) -
         assert LazyTensor in kinds
 
 
-def _moe(path: Path, experts: int = 4, hidden: int = 1024, width: int = 256) -> Path:
+def _moe(path: Path, experts: int = 4, hidden: int = 256, width: int = 1024) -> Path:
     """A one-block Mixtral-like file with Q8_0 expert stacks; expert e of the gates holds values near e."""
     writer = gguf.GGUFWriter(path, "qwen3moe")
     writer.add_uint32("qwen3moe.block_count", 1)
