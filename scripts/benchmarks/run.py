@@ -88,8 +88,8 @@ def run_case(name: str, model: Path, scratch: Path) -> Result:
     except subprocess.TimeoutExpired:
         return {"error": f"still running after {TIMEOUT_S} s"}
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": lines[-1]}
+        last = "".join(done.stderr.strip().splitlines()[-1:])
+        return {"error": f"exit code {done.returncode}: {last}"}
     result: Result = json.loads(done.stdout)
     return result
 
