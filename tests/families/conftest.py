@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from families.tracing import Tracer
@@ -14,6 +16,13 @@ def tracer() -> Iterator[Tracer]:
     found = Tracer()
     yield found
     found.close()
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """pytest's, emptied afterwards: these tests write 30 MB each, and pytest keeps the folders of three runs."""
+    yield tmp_path
+    shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -130,6 +130,26 @@ def test_a_schedule_that_is_too_short_is_said(tiny: TinyFactory, tmp_path: Path)
         planned(changed(path, tmp_path / "m.gguf", change))
 
 
+# E4: the draft's indexer is its own, and turns as its family's does.
+
+
+@pytest.mark.parametrize("name", ["glm5", "glm52", "deepseek_v32", "glm53_flash"])
+def test_the_draft_runs_an_indexer_of_its_own(tiny: TinyFactory, tracer: Tracer, name: str) -> None:
+    found = tracer(tiny(name)[1])
+    trace, bid = found.plan.trace, found.config.text["num_hidden_layers"]
+    assert trace is not None and trace.draft is not None
+    own = {tensor for tensor in trace.draft.uses if ".indexer." in tensor}
+    assert len(own) == (7 if name == "glm53_flash" else 5)
+    assert all(tensor.startswith(f"model.layers.{bid}.self_attn.indexer.") for tensor in own)
+    assert not any(tensor.startswith(f"model.layers.{bid}.") for tensor in trace.target.uses)
+
+
+def test_glm_s_indexers_are_interleaved_and_deepseek_s_are_not(tiny: TinyFactory) -> None:
+    interleaved = {name: config(tiny(name)[1]).text.get("indexer_rope_interleave") for name in ("glm5", "glm52")}
+    assert interleaved == {"glm5": True, "glm52": True}
+    assert "indexer_rope_interleave" not in config(tiny("deepseek_v32")[1]).text  # vLLM's class: not, unless said
+
+
 # A4, E12: names.
 
 

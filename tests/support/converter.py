@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from support import assets, tiny_models, tiny_moe
+from support import append_draft, assets, tiny_models, tiny_moe
 from support.tiny_models import Dtype, TinyModel
 
 Outtype = Literal["f32", "f16", "bf16", "q8_0"]
@@ -99,8 +99,8 @@ class Checkpoints:
         if key not in self._files:
             out = self._root / f"{name}-{dtype}-gguf-{len(self._files)}" / f"{name}-{chosen}.gguf"
             self._files[key] = convert(model.folder, out, chosen, pre=model.pre, extra=extra)
-            if tiny_moe.loses_draft(name):
-                tiny_moe.append_draft(model, self._files[key], chosen)
+            if append_draft.is_lost(name):
+                append_draft.append(model, self._files[key], chosen)
         return self._files[key]
 
 

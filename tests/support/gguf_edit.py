@@ -1,9 +1,7 @@
 """A real GGUF file, read by gguf-py, changed, and written back: variants of what the converter makes.
 
-file = read(path)
-file.set("glm-dsa.block_count", 3)
-del file.tensors["blk.3.nextn.eh_proj.weight"]
-file.write(other_path)
+`file = read(path)`, then for example `file.set("glm-dsa.block_count", 3)` and
+`del file.tensors["blk.3.nextn.eh_proj.weight"]`, then `file.write(other_path)`.
 """
 
 from __future__ import annotations
