@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from typing import Any
 Result = dict[str, Any]
 
 PIECE = 1 << 20  # values
+HANGS_S = 120
 
 
 @contextmanager
@@ -213,11 +215,11 @@ def load_llama_cpp(model: Path, _: Path) -> Result:
     params.n_parallel = 1
     params.warmup = False
     params.verbosity = 0
-    # Its threads wait for each other in busy loops: two of them hang on a machine that is busy otherwise.
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     result: Result = {}
+    signal.alarm(HANGS_S)  # now and then it waits for itself for ever
     with measured(result):
         server = xllamacpp.Server(params)
+    signal.alarm(0)
     result["address"] = server.listening_address
     return result
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
@@ -18,6 +19,7 @@ from ggufmap.modeldir.config import build_config
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 1500  # below the tests' own, so that the log of a worker that hangs is shown
+TRIES = 3
 PROMPT_LENGTHS = (5, 21, 40)  # the tiny Gemma's window has 16 tokens
 
 QUIET = {
@@ -44,17 +46,21 @@ def run_worker(name: str, request: dict[str, Any], **changes: str) -> dict[str, 
         question.write_text(json.dumps(request))
         command = [sys.executable, str(HERE / f"{name}.py"), str(question), str(answer)]
         with log.open("wb") as out:
-            try:
-                done = subprocess.run(
-                    command, env=environment(**changes), stdout=out, stderr=out, timeout=TIMEOUT_S, cwd=scratch
-                )
-                status: int | str = done.returncode
-            except subprocess.TimeoutExpired:
-                status = f"still running after {TIMEOUT_S} s"
+            for _ in range(TRIES):
+                status = _run(command, out, environment(**changes), scratch)
+                if status != -signal.SIGALRM:  # the worker itself says that it hangs
+                    break
         if status != 0 or not answer.exists():
             raise AssertionError(f"{name} failed ({status}):\n{log.read_text(errors='replace')[-6000:]}")
         result: dict[str, Any] = json.loads(answer.read_text())
         return {**result, "log": log.read_text(errors="replace")}
+
+
+def _run(command: list[str], out: BinaryIO, env: dict[str, str], folder: str) -> int | str:
+    try:
+        return subprocess.run(command, env=env, stdout=out, stderr=out, timeout=TIMEOUT_S, cwd=folder).returncode
+    except subprocess.TimeoutExpired:
+        return f"still running after {TIMEOUT_S} s"
 
 
 def model_dir(gguf: Path, folder: Path) -> Path:

@@ -3,18 +3,24 @@
 The request is {"gguf", "text", "positions"}; the answer {"ids", "top", "top_logprobs"}: the text's tokens, and the
 likeliest next token after each of the first `positions`. The server answers for the end of a prompt only, so each
 position is a request of its own; it keeps the tokens before, and each costs one step.
+
+Now and then the server's start waits for itself for ever (xllamacpp 2026.10.11549): SIGALRM then ends the process, and
+`harness.run_worker` tries again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import xllamacpp
+
+HANGS_S = 120
 
 
 def start(gguf: str) -> xllamacpp.Server:
@@ -28,7 +34,10 @@ def start(gguf: str) -> xllamacpp.Server:
     params.verbosity = 0
     # One thread: several wait for each other in busy loops, which takes for ever when the cores are taken.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    return xllamacpp.Server(params)
+    signal.alarm(HANGS_S)
+    server = xllamacpp.Server(params)
+    signal.alarm(0)
+    return server
 
 
 def post(server: xllamacpp.Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
