@@ -6,7 +6,7 @@ Needs vLLM; runs in a process of its own (see `worker.py`), since vLLM keeps pro
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,8 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
     unused: dict[str, str] = {}
     for _ in range(_RESTARTS):
         run = _Run({**parameters, **buffers})
-        left = [(name, shape) for name, shape in names if name not in unused]
+        # Made before the ledger looks at every operation: there are as many of them as of anything else.
+        left = [(n, torch.empty(s, device="meta", dtype=torch.bfloat16)) for n, s in names if n not in unused]
         with _wrapped_loaders(parameters, run), torch.no_grad(), simulate.cuda_to_meta(), run.ledger:
             try:
                 model.load_weights(run.feed(left))
@@ -194,12 +195,11 @@ class _Run:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._labels: dict[tuple[str, str], list[ParameterUse]] = {}
 
-    def feed(self, names: _Names) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, shape in names:
-            tensor = torch.empty(shape, device="meta", dtype=torch.bfloat16)
+    def feed(self, sources: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in sources:
             self.ledger.source(name, tensor)
             self.current = name
-            self._shapes[name] = shape
+            self._shapes[name] = tuple(tensor.shape)
             yield name, tensor
 
     def label(self, source: str | None, use: ParameterUse) -> None:
@@ -248,15 +248,14 @@ class _wrapped_loaders:  # noqa: N801 - used as a context manager function
 
 
 def _noting(name: str, original: Any, run: _Run) -> Any:
-    signature = inspect.signature(original)
+    positions = list(inspect.signature(original).parameters)
 
     def loader(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
+        given = {**dict(zip(positions, args, strict=False)), **kwargs}
         values = [*args, *kwargs.values()]
         source = next((o for value in values[1:] if (o := run.ledger.origin(value)) is not None), run.current)
         shard = given.get("shard_id", given.get("loaded_shard_id"))
         run.label(source, ParameterUse(name, shard, given.get("expert_id")))
-        before = sum(tensor.numel() for tensor in values[1:] if isinstance(tensor, torch.Tensor))
         try:
             taken = original(*args, **kwargs)
             if taken is False and source is not None:
@@ -264,7 +263,7 @@ def _noting(name: str, original: Any, run: _Run) -> Any:
             return taken
         except Exception as e:
             if source is not None:
-                shape = tuple(next(t.shape for t in values[1:] if isinstance(t, torch.Tensor))) if before else ()
+                shape = next((tuple(t.shape) for t in values[1:] if isinstance(t, torch.Tensor)), ())
                 run.refused[source] = f"{name} {tuple(args[0].shape)} refuses {source} {shape}: {_first_line(e)}"
             return True if given.get("return_success") else None
 
