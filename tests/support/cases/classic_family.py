@@ -348,8 +348,10 @@ CASES = (
         pre="exaone4",
         ignore={"sliding_window_pattern": "layer_types says the same"},
     ),
-    Case("exaone", "", write=_written("exaone", _EXAONE_SHAPES, _EXAONE, "qwen"), pre="exaone"),
-    Case("minicpm", "", write=_written("minicpm", _LLAMA_SHAPES, _MINICPM, "llama"), tokenizer="llama"),
+    Case("exaone", "ExaoneForCausalLM", write=_written("exaone", _EXAONE_SHAPES, _EXAONE, "qwen"), pre="exaone"),
+    Case(
+        "minicpm", "MiniCPMForCausalLM", write=_written("minicpm", _LLAMA_SHAPES, _MINICPM, "llama"), tokenizer="llama"
+    ),
     Case(
         "minicpm3",
         "MiniCPM3ForCausalLM",
@@ -368,8 +370,25 @@ CASES = (
             "qk_head_dim": "the config class computes it",
         },
     ),
-    Case("internlm2", "", write=_written("internlm2", _INTERNLM2_SHAPES, _INTERNLM2, "llama"), tokenizer="llama"),
-    Case("chatglm", "", write=_written("chatglm", _CHATGLM_SHAPES, _CHATGLM, "glm"), tokenizer="glm"),
-    Case("orion", "", write=_written("orion", _ORION_SHAPES, _ORION, "llama"), tokenizer="llama"),
+    Case(
+        "internlm2",
+        "InternLM2ForCausalLM",
+        write=_written("internlm2", _INTERNLM2_SHAPES, _INTERNLM2, "llama"),
+        tokenizer="llama",
+    ),
+    Case(
+        "chatglm",
+        "ChatGLMForConditionalGeneration",
+        write=_written("chatglm", _CHATGLM_SHAPES, _CHATGLM, "glm"),
+        tokenizer="glm",
+    ),
+    Case(
+        "internlm3",
+        "LlamaForCausalLM",
+        vllm_class="InternLM3ForCausalLM",
+        tokenizer="llama",
+        ignore={"architectures": "the file says llama: vLLM runs LlamaForCausalLM for both names"},
+    ),
+    Case("orion", "OrionForCausalLM", write=_written("orion", _ORION_SHAPES, _ORION, "llama"), tokenizer="llama"),
     Case("apertus", "ApertusForCausalLM", {"rope_parameters": _LLAMA3_ROPE}, tokenizer="llama3", pre="tekken"),
 )
