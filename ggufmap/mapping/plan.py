@@ -150,6 +150,8 @@ class TraceResult:
     draft: ModelTrace | None = None
     draft_names: frozenset[str] = frozenset()
     """Checkpoint tensors that vLLM's get_spec_layer_idx_from_weight_name gives to the draft."""
+    draft_error: str | None = None
+    """Why this vLLM cannot build the draft's model; the file's draft blocks are then not used."""
     draft_flags: Mapping[str, bool | int | str | None] = field(default_factory=dict)
     """Flags as they stand on the draft's config after vLLM's hf_config_override; None when they did not arrive."""
     tensor_parallel: int = 1

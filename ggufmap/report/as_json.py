@@ -123,6 +123,7 @@ def _target(plan: Plan) -> dict[str, Any]:
         "tensor_parallel": 1 if trace is None else trace.tensor_parallel,
         "model_class": plan.model_class if trace is None else trace.target.model_class,
         "draft_class": None if trace is None or trace.draft is None else trace.draft.model_class,
+        "draft_error": None if trace is None else trace.draft_error,
         "draft_flags": {} if trace is None else dict(trace.draft_flags),
         "deferred": {} if trace is None or trace.draft is None else dict(trace.draft.deferred),
         "traced": trace is not None,

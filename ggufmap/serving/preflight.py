@@ -57,7 +57,7 @@ def preflight(
         if not offline:
             flags = {row.key: row.value for row in architecture.draft_flags}
             plan = join_trace(plan, trace(plan, config.values, flags, world or World()))
-            warnings += _lost_flags(plan, config)
+            warnings += _draft_warnings(plan, config)
         if stock:
             plan = replace(plan, stock=stock_map(plan, config.values))
         return Preflight(checkpoint, architecture, config, replace(plan, warnings=(*plan.warnings, *warnings)))
@@ -72,7 +72,10 @@ def lost_flags(plan: Plan, config: ModelConfig) -> dict[str, JsonValue]:
     return {key: config.text[key] for key, value in found.items() if value != config.text.get(key)}
 
 
-def _lost_flags(plan: Plan, config: ModelConfig) -> list[Warned]:
+def _draft_warnings(plan: Plan, config: ModelConfig) -> list[Warned]:
+    if plan.trace is not None and plan.trace.draft_error is not None:
+        why = f"this vLLM cannot build the draft ({plan.trace.draft_error}): its blocks are not used"
+        return [Warned("W114", why)]
     return [
         Warned("W113", f"this vLLM loses {key}={value!r} on the way to the draft's config; serve passes it explicitly")
         for key, value in lost_flags(plan, config).items()

@@ -37,18 +37,20 @@ class ServeCommand:
 def speculative_config(
     found: Preflight, extra: Sequence[str], *, enabled: bool = True, tokens: int | None = None
 ) -> dict[str, JsonValue] | None:
-    """vLLM's `--speculative-config` for the file's draft blocks; None without them or when the user gives one.
+    """vLLM's `--speculative-config` for the file's draft blocks; None without them, when the user gives one, and when
+    this vLLM cannot build the draft.
 
     Draft flags that this vLLM loses on the way to the draft's config are set here. Raises UsageError when draft tokens
-    are asked for and the file has no draft.
+    are asked for and there is no draft.
     """
-    blocks = found.plan.model.draft_blocks
-    if not blocks and tokens is not None:
+    blocks, error = found.plan.model.draft_blocks, None if found.plan.trace is None else found.plan.trace.draft_error
+    if tokens is not None and (not blocks or error is not None):
+        why = f"{found.checkpoint.path} has no draft block" if error is None else f"this vLLM has no draft: {error}"
         raise UsageError(
-            f"--num-speculative-tokens {tokens}: {found.checkpoint.path} has no draft block",
-            hint="Give the draft's file with --draft, or leave the option out.",
+            f"--num-speculative-tokens {tokens}: {why}",
+            hint="Leave the option out." if blocks else "Give the draft's file with --draft, or leave the option out.",
         )
-    if not blocks or not enabled or any(_option(extra, name) is not None for name in _SPECULATIVE):
+    if not blocks or error is not None or not enabled or any(_option(extra, name) is not None for name in _SPECULATIVE):
         return None
     return {"method": "mtp", "num_speculative_tokens": tokens or blocks, **lost_flags(found.plan, found.config)}
 

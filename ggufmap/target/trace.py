@@ -23,6 +23,7 @@ from ggufmap.target.ranks import init_world
 
 _RESTARTS = 64
 _SIMULATED_DEVICES = 8
+_SHOWN = 300
 _Names = Sequence[tuple[str, tuple[int, ...]]]
 
 
@@ -40,7 +41,8 @@ class Request:
 def trace_models(request: Request) -> TraceResult:
     """Trace the target's and the draft's checkpoint tensors through the vLLM models that config.json describes.
 
-    Raises whatever vLLM raises when it cannot build a model.
+    A draft that vLLM cannot build is left out, with vLLM's words. Raises whatever vLLM raises when it cannot build the
+    target.
     """
     from vllm.config import set_current_vllm_config
 
@@ -51,13 +53,14 @@ def trace_models(request: Request) -> TraceResult:
     else:
         compat.look_at_models_here()
         compat.stand_in_for_torchvision()
-    config = _engine_config(request.model_dir, world, draft_blocks=bool(request.draft))
+    config, draft_error = _engine_config(request.model_dir, world, draft_blocks=bool(request.draft))
     if compat.device_name() == "cpu":
         compat.allow_sparse_attention_on_cpu()
     if world.expert_parallel:
         compat.keep_expert_maps_real()
     draft = None
     flags: dict[str, Any] = {}
+    speculative = config.speculative_config
     with set_current_vllm_config(config):
         init_world(config)
         if capability is not None:
@@ -65,22 +68,32 @@ def trace_models(request: Request) -> TraceResult:
         target_model = _build(config, config.model_config)
         target = trace_names(target_model, request.target)
         draft_names = _draft_names(target_model, config.model_config.hf_text_config, request)
-        if request.draft:
-            draft_config = config.speculative_config.draft_model_config
-            flags = {flag: getattr(draft_config.hf_config, flag, None) for flag in request.draft_flags}
-            with deferring(deferral_for([name for name, _ in request.draft])) as deferred:
-                model = _build(config, draft_config, prefix="draft")
-            draft = trace_names(model, request.draft, deferred.detach(model))
+        if speculative is not None:
+            hf_config = speculative.draft_model_config.hf_config
+            flags = {flag: getattr(hf_config, flag, None) for flag in request.draft_flags}
+            draft, draft_error = _trace_draft(config, request.draft)
     return TraceResult(
         vllm=compat.vllm_version(),
         device=world.device or compat.device_name(),
         target=target,
         draft=draft,
         draft_names=draft_names,
+        draft_error=draft_error,
         draft_flags=flags,
         tensor_parallel=world.tensor_parallel,
         expert_parallel=world.expert_parallel,
     )
+
+
+def _trace_draft(config: Any, names: _Names) -> tuple[ModelTrace | None, str | None]:
+    """The draft's trace, or why vLLM cannot build its class: the target runs without one."""
+    draft_config = config.speculative_config.draft_model_config
+    try:
+        with deferring(deferral_for([name for name, _ in names])) as deferred:
+            model = _build(config, draft_config, prefix="draft")
+    except Exception as e:  # a class may fail in any way while it is built
+        return None, f"{', '.join(draft_config.hf_config.architectures or ())}: {_in_one_line(e)}"
+    return trace_names(model, names, deferred.detach(model)), None
 
 
 def _draft_names(target: nn.Module, text_config: Any, request: Request) -> frozenset[str]:
@@ -94,7 +107,17 @@ def _draft_names(target: nn.Module, text_config: Any, request: Request) -> froze
     return frozenset(ruled | {name for name, _ in others if name not in taken})
 
 
-def _engine_config(model_dir: Path, world: World, draft_blocks: bool) -> Any:
+def _engine_config(model_dir: Path, world: World, draft_blocks: bool) -> tuple[Any, str | None]:
+    """vLLM's configuration; where it makes none with a draft, one without, and why."""
+    if not draft_blocks:
+        return _configuration(model_dir, world, None), None
+    try:
+        return _configuration(model_dir, world, {"method": "mtp", "num_speculative_tokens": 1}), None
+    except Exception as e:  # vLLM's checks raise all kinds; a fault of the target is raised again below
+        return _configuration(model_dir, world, None), _in_one_line(e)
+
+
+def _configuration(model_dir: Path, world: World, speculative: dict[str, Any] | None) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(
@@ -106,7 +129,7 @@ def _engine_config(model_dir: Path, world: World, draft_blocks: bool) -> Any:
         tensor_parallel_size=world.tensor_parallel,
         enable_expert_parallel=world.expert_parallel,
         distributed_executor_backend="mp" if world.tensor_parallel > 1 else None,
-        speculative_config={"method": "mtp", "num_speculative_tokens": 1} if draft_blocks else None,
+        speculative_config=speculative,
     ).create_engine_config()
 
 
@@ -268,6 +291,11 @@ def _noting(name: str, original: Any, run: _Run) -> Any:
             return True if given.get("return_success") else None
 
     return loader
+
+
+def _in_one_line(error: Exception) -> str:
+    """Kind and message, cut at a length that a report can show."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_SHOWN]
 
 
 def _first_line(error: Exception) -> str:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from families.tracing import Tracer
 from families.variants import changed, codes, config, loaded, planned, same
-from support import gguf_edit
+from support import conformance, gguf_edit
 from support.converter import TinyFactory
 from support.gguf_edit import Edited
 
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
-from ggufmap.errors import FileError, GgufmapError, MappingError, UsageError
+from ggufmap.errors import FileError, MappingError, UsageError
 from ggufmap.mapping import Plan, Role, join_trace, resolver
 from ggufmap.modeldir.build import build_model_dir
 from ggufmap.modeldir.derive import DERIVED
@@ -83,6 +83,22 @@ def test_a_draft_that_no_key_promises_is_found(tiny: TinyFactory, tmp_path: Path
     assert plan.ok, plan.problems()
     assert plan.assignments == whole.assignments
     assert codes(plan) == ["W106"]
+
+
+def test_a_draft_that_vllm_cannot_build_is_left_out(tracer: Tracer, tmp_path: Path) -> None:
+    """vLLM 0.32.0: the config class of Step 3.5 cuts layer_types to the trunk, and Step3p5MTP looks beyond it."""
+    found = tracer(conformance.make(conformance.all_cases()["step3p5_mtp"], tmp_path).gguf)
+    plan = found.plan
+    assert plan.ok, plan.problems()
+    assert (plan.model.draft_blocks, len(draft_tensors(plan))) == (2, 34)
+    assert plan.trace is not None and plan.trace.draft is None
+    assert plan.trace.draft_error == "Step3p5MTP: IndexError: list index out of range"
+    assert [w.message for w in plan.warnings if w.code == "W114"] == [
+        f"this vLLM cannot build the draft ({plan.trace.draft_error}): its blocks are not used"
+    ]
+    assert speculative_config(found, []) is None
+    with pytest.raises(UsageError, match="this vLLM has no draft: Step3p5MTP: IndexError"):
+        speculative_config(found, [], tokens=2)
 
 
 # E2: block_count counts the draft, num_hidden_layers does not.
@@ -235,11 +251,12 @@ def test_a_target_block_given_to_the_draft_is_found(
 def test_a_config_that_hides_the_draft_is_found(
     tiny: TinyFactory, tracer: Tracer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With num_nextn_predict_layers 0 the same names are target layers to vLLM, and it builds no draft."""
+    """With num_nextn_predict_layers 0 vLLM has no draft, and says so."""
     monkeypatch.setitem(DERIVED, "num_nextn_predict_layers", lambda blocks: 0)
-    with pytest.raises(GgufmapError):
-        assert not tracer(changed(tiny("glm46")[1], tmp_path / "m.gguf", lambda file: None)).plan.ok
-        raise MappingError("as it should be")
+    found = tracer(changed(tiny("glm46")[1], tmp_path / "m.gguf", lambda file: None))
+    assert found.plan.trace is not None and found.plan.trace.draft is None
+    assert "W114" in [warning.code for warning in found.plan.warnings]
+    assert speculative_config(found, []) is None
 
 
 # E8: a draft in a file of its own.

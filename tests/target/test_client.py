@@ -11,7 +11,7 @@ from support.converter import TinyFactory
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.errors import MissingDependencyError, UsageError
-from ggufmap.mapping import Plan, join_trace, resolve
+from ggufmap.mapping import Plan, Role, join_trace, resolve
 from ggufmap.mapping.plan import ParameterUse
 from ggufmap.modeldir.config import ModelConfig, config_from_header
 from ggufmap.target import compat
@@ -72,6 +72,16 @@ def test_the_real_class_says_what_fits_and_what_does_not(
     assert "(256, 511)" in joined.mismatched[0].reason
     assert [x.tensor for x in joined.unmapped] == ["blk.6.attn_norm.weight"]
     assert "Gemma3ForCausalLM takes nothing from model.layers.6.no_such_norm.weight" in joined.unmapped[0].reason
+
+
+def test_a_draft_that_vllm_has_no_class_for_does_not_stop_the_target(tiny: TinyFactory) -> None:
+    plan, config = planned(tiny("qwen3")[1])
+    last = replace(plan.assignments[-1], role=Role.DRAFT)
+    found = trace(replace(plan, assignments=(*plan.assignments[:-1], last)), config.values, ["a_flag"])
+    assert found.draft is None and not found.draft_flags
+    assert found.draft_error is not None and "speculative" in found.draft_error
+    assert found.target.class_name == "Qwen3ForCausalLM"
+    assert set(found.target.uses) == {name for a in plan.assignments[:-1] for name in a.checkpoint}
 
 
 def test_a_simulated_gpu_needs_the_cuda_build(tiny: TinyFactory) -> None:

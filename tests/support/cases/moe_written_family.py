@@ -223,12 +223,7 @@ CASES = (
         not_run="vLLM cannot read the original's config without remote code (no config class for `deepseek`)",
     ),
     _step_case("step3p5", _step_config(), _step()),
-    _step_case(
-        "step3p5_mtp",
-        _step_config(drafts=2),
-        _step(drafts=2),
-        not_traced="vLLM 0.32's Step3p5MTP does not build (IndexError): its config class cuts layer_types to the trunk",
-    ),
+    _step_case("step3p5_mtp", _step_config(drafts=2), _step(drafts=2)),
     _step_case(
         "step3p5_clamped",
         _step_config(clamp=7.0),
