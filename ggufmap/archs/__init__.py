@@ -18,6 +18,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "chatglm": ("glm4", "CHATGLM"),
     "cohere2": ("cohere", "COHERE2"),
     "command-r": ("cohere", "COMMAND_R"),
+    "dbrx": ("dbrx", "DBRX"),
     "deepseek": ("deepseek1", "DEEPSEEK"),
     "deepseek2": ("deepseek", "DEEPSEEK2"),
     "deepseek32": ("deepseek", "DEEPSEEK32"),

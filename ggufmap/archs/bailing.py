@@ -1,8 +1,9 @@
-"""Bailing MoE (Ling-lite, Ling-plus) and Bailing MoE V2 (Ling 2.0, Ring 2.0).
+"""Bailing MoE (Ling-lite, Ling-plus), Bailing MoE V2 (Ling 2.0, Ring 2.0) and Sarvam MoE.
 
 Source: llama.cpp 0c1e57098 conversion/bailingmoe.py, src/models/bailingmoe.cpp, bailingmoe2.cpp; vLLM 0.32.0
-model_executor/models/bailing_moe.py. transformers has no config class of theirs (the repositories bring code): the
-model type is Llama's, whose config class keeps any further key, and vLLM chooses the class by `architectures`.
+model_executor/models/bailing_moe.py, sarvam.py. transformers has no config class of theirs (the repositories bring
+code): the model type is Llama's, whose config class keeps any further key, and vLLM chooses the class by
+`architectures`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from ggufmap.archs.base import (
     ConfigRow,
     Rule,
     Skip,
+    Variant,
     assumed,
     block,
     derived,
@@ -99,4 +101,7 @@ BAILING_MOE2 = Architecture(
         *assumed(use_qk_norm=True, router_dtype="fp32"),
     ),
     skips=(*ROPE_FREQS, _NO_DRAFT_CLASS),
+    # Sarvam MoE: the same, with all of each head rotated; the converter has moved the router's bias to a mean of zero,
+    # which changes no choice.
+    variants=(Variant("sarvam_tokenizer", "llama", "SarvamMoEForCausalLM"),),
 )

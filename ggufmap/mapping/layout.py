@@ -89,6 +89,7 @@ VARIANTS: dict[str, Callable[[Checkpoint], bool]] = {
     "normed_mamba": lambda c: c.metadata.boolean(f"{c.architecture}.ssm.dt_b_c_rms", False),
     "fused_qkv": lambda c: "blk.0.attn_qkv.weight" in c.tensors,
     "two_attention_norms": lambda c: "blk.0.attn_norm_2.weight" in c.tensors,
+    "sarvam_tokenizer": lambda c: c.metadata.string("tokenizer.ggml.pre", "") == "sarvam-moe",
     "glm_tokenizer": lambda c: c.metadata.string("tokenizer.ggml.pre", "") in ("glm4", "chatglm-bpe"),
     "no_temperature_scale": lambda c: f"{c.architecture}.attention.temperature_scale" not in c.metadata,
     "no_router_bias": lambda c: not any(name.endswith("exp_probs_b.bias") for name in c.tensors),

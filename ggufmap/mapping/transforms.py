@@ -62,6 +62,20 @@ def _experts(shapes: Sequence[Shape], _: int) -> list[Shape]:
     return [shapes[0][1:]] * shapes[0][0]
 
 
+def _experts_below(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if len(shapes[0]) != 3:
+        raise ValueError("a stack of matrices is expected")
+    experts, rows, columns = shapes[0]
+    return [(experts * rows, columns)]
+
+
+def _turned_experts_below(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if len(shapes[0]) != 3:
+        raise ValueError("a stack of matrices is expected")
+    experts, rows, columns = shapes[0]
+    return [(experts * columns, rows)]
+
+
 def _expert_halves(shapes: Sequence[Shape], _: int) -> list[Shape]:
     if len(shapes[0]) != 3 or shapes[0][1] % 2:
         raise ValueError("a stack of pairs of matrices is expected")
@@ -222,6 +236,8 @@ KINDS: dict[str, Kind] = {
     "join_rows": Kind(_join_rows, moves_rows=True),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "expert_halves": Kind(_expert_halves, moves_rows=True, cuts_rows=True),
+    "experts_below": Kind(_experts_below, moves_rows=True),
+    "turned_experts_below": Kind(_turned_experts_below, moves_rows=False),
     "mla_kv_b": Kind(_mla_kv_b, moves_rows=False),
     "join_rope_rows": Kind(_join_rope_rows, moves_rows=True),
     "as_row": Kind(_as_row, moves_rows=False),

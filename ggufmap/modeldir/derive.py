@@ -16,6 +16,7 @@ from ggufmap.modeldir.derive_experts import DERIVED_EXPERTS
 from ggufmap.modeldir.derive_gemma_n import DERIVED_GEMMA_N
 from ggufmap.modeldir.derive_longrope import DERIVED_LONGROPE
 from ggufmap.modeldir.derive_moe_new import DERIVED_MOE_NEW
+from ggufmap.modeldir.derive_single import DERIVED_SINGLE
 from ggufmap.modeldir.derive_ssm import DERIVED_SSM
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
 
@@ -243,4 +244,5 @@ DERIVED: dict[str, _Layout] = {
     **DERIVED_GEMMA_N,
     **DERIVED_LONGROPE,
     **DERIVED_MOE_NEW,
+    **DERIVED_SINGLE,
 }

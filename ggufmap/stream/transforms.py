@@ -35,6 +35,16 @@ def _experts(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     return list(tensors[0].unbind(0))
 
 
+def _experts_below(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A stack as one matrix, expert below expert (conversion/dbrx.py)."""
+    return [tensors[0].flatten(0, 1)]
+
+
+def _turned_experts_below(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The same of transposed experts: DBRX keeps the down projection by the rows that it takes in."""
+    return [tensors[0].transpose(1, 2).flatten(0, 1)]
+
+
 def _expert_halves(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     """A stack in which each expert's gate stands above its up projection (conversion/base.py, fuse_gate_up_exps)."""
     return [half for expert in tensors[0].unbind(0) for half in expert.chunk(2)]
@@ -185,6 +195,8 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "conv_channels": _conv_channels,
     "experts": _experts,
     "expert_halves": _expert_halves,
+    "experts_below": _experts_below,
+    "turned_experts_below": _turned_experts_below,
     "flat": _flat,
     "join_rows": _join_rows,
     "mla_kv_b": _mla_kv_b,

@@ -19,6 +19,8 @@ GOOD: list[tuple[Transform, list[Shape]]] = [
     (Transform("a_log"), [(6,)]),
     (Transform("experts"), [(4, 2, 3)]),
     (Transform("expert_halves"), [(4, 6, 3)]),
+    (Transform("experts_below"), [(4, 6, 3)]),
+    (Transform("turned_experts_below"), [(4, 6, 3)]),
     (Transform("mla_kv_b", 2), [(2, 8, 4), (2, 5, 8)]),
     (Transform("conv_channels"), [(1, 6, 1, 4)]),
     (Transform("a_log_flat"), [(6, 1)]),

@@ -1,4 +1,4 @@
-"""The transforms of GPT-OSS and Llama 4, against the converter's formulas."""
+"""The transforms of GPT-OSS, Llama 4 and DBRX, against the converter's formulas."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ def test_llama_4_experts_are_halves_and_transposed() -> None:
     gate, up = original.transpose(-1, -2).split(WIDTH, dim=-2)
     _check("stacked_columns", [gate, up], original)
     _check("stacked_columns", [original.transpose(-1, -2)], original)
+
+
+def test_dbrx_s_experts_stand_below_each_other_the_last_ones_transposed() -> None:
+    """conversion/dbrx.py: a matrix of all experts is viewed as a stack; those of w2 are transposed."""
+    original = torch.arange(EXPERTS * WIDTH * HIDDEN * 1.0).reshape(EXPERTS * WIDTH, HIDDEN)
+    stack = original.view(EXPERTS, WIDTH, HIDDEN)
+    _check("experts_below", [stack], original)
+    _check("turned_experts_below", [stack.permute(0, 2, 1)], original)
+
+
+@pytest.mark.parametrize("name", ["experts_below", "turned_experts_below"])
+def test_what_is_no_stack_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a stack of matrices"):
+        output_shapes(Transform(name), [(2, 3)])
 
 
 @pytest.mark.parametrize("name", ["stacked_columns", "alternating_columns", "interleave"])
