@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, TraceResult
-from ggufmap.target import compat, simulate
+from ggufmap.mapping.plan import ModelTrace, Packing, Parameter, ParameterUse, Role, TraceResult
+from ggufmap.target import compat, packed_layers, simulate
+from ggufmap.target.build import build, engine, in_one_line
 from ggufmap.target.defer import deferral_for, deferring
-from ggufmap.target.devices import World, parse_device
+from ggufmap.target.devices import World
 from ggufmap.target.ledger import Ledger
-from ggufmap.target.ranks import init_world
+from ggufmap.target.modules import find_modules
+from ggufmap.target.packed_layers import Layers
 
 _RESTARTS = 64
-_SIMULATED_DEVICES = 8
-_SHOWN = 300
+_DRAFT = "draft"  # what the draft's layers are called below, so that they do not meet the target's
 _Names = Sequence[tuple[str, tuple[int, ...]]]
 
 
@@ -36,6 +37,10 @@ class Request:
     draft: _Names
     draft_flags: Sequence[str]
     world: World
+    ask_packing: bool = False
+    """Also say which layers could hold packed weights, and of which types."""
+    layers: Mapping[Role, Layers] = field(default_factory=dict)
+    """The layers that do; their checkpoint tensors are rows of bytes then."""
 
 
 def trace_models(request: Request) -> TraceResult:
@@ -44,34 +49,21 @@ def trace_models(request: Request) -> TraceResult:
     A draft that vLLM cannot build is left out, with vLLM's words. Raises whatever vLLM raises when it cannot build the
     target.
     """
-    from vllm.config import set_current_vllm_config
-
     world = request.world
-    capability = parse_device(world.device) if world.device else None
-    if capability is not None:
-        simulate.enter(capability, devices=max(world.tensor_parallel, _SIMULATED_DEVICES))
-    else:
-        compat.look_at_models_here()
-        compat.stand_in_for_torchvision()
-    config, draft_error = _engine_config(request.model_dir, world, draft_blocks=bool(request.draft))
-    if compat.device_name() == "cpu":
-        compat.allow_sparse_attention_on_cpu()
-    if world.expert_parallel:
-        compat.keep_expert_maps_real()
     draft = None
     flags: dict[str, Any] = {}
-    speculative = config.speculative_config
-    with set_current_vllm_config(config):
-        init_world(config)
-        if capability is not None:
-            simulate.init_workspace()
-        target_model = _build(config, config.model_config)
+    with engine(request.model_dir, world, draft_blocks=bool(request.draft)) as (config, draft_error):
+        packing = packed_layers.packing() if request.ask_packing else None
+        with packed_layers.holding(config, request.layers.get(Role.TARGET)):
+            target_model = build(config, config.model_config)
         target = trace_names(target_model, request.target)
+        if packing is not None and packing.problem is None:
+            target = replace(target, modules=find_modules(config, lambda: build(config, config.model_config)))
         draft_names = _draft_names(target_model, config.model_config.hf_text_config, request)
-        if speculative is not None:
-            hf_config = speculative.draft_model_config.hf_config
+        if config.speculative_config is not None:
+            hf_config = config.speculative_config.draft_model_config.hf_config
             flags = {flag: getattr(hf_config, flag, None) for flag in request.draft_flags}
-            draft, draft_error = _trace_draft(config, request.draft)
+            draft, draft_error = _trace_draft(config, request, packing)
     return TraceResult(
         vllm=compat.vllm_version(),
         device=world.device or compat.device_name(),
@@ -82,18 +74,28 @@ def trace_models(request: Request) -> TraceResult:
         draft_flags=flags,
         tensor_parallel=world.tensor_parallel,
         expert_parallel=world.expert_parallel,
+        packing=packing,
     )
 
 
-def _trace_draft(config: Any, names: _Names) -> tuple[ModelTrace | None, str | None]:
+def _trace_draft(config: Any, request: Request, packing: Packing | None) -> tuple[ModelTrace | None, str | None]:
     """The draft's trace, or why vLLM cannot build its class: the target runs without one."""
-    draft_config = config.speculative_config.draft_model_config
-    try:
+    draft_config, names = config.speculative_config.draft_model_config, request.draft
+
+    def build_draft() -> tuple[nn.Module, dict[str, int]]:
         with deferring(deferral_for([name for name, _ in names])) as deferred:
-            model = _build(config, draft_config, prefix="draft")
+            made = build(config, draft_config, prefix=_DRAFT)
+        return made, deferred.detach(made)
+
+    try:
+        with packed_layers.holding(config, request.layers.get(Role.DRAFT), _DRAFT):
+            model, saved = build_draft()
     except Exception as e:  # a class may fail in any way while it is built
-        return None, f"{', '.join(draft_config.hf_config.architectures or ())}: {_in_one_line(e)}"
-    return trace_names(model, names, deferred.detach(model)), None
+        return None, f"{', '.join(draft_config.hf_config.architectures or ())}: {in_one_line(e)}"
+    found = trace_names(model, names, saved)
+    if packing is None or packing.problem is not None:
+        return found, None
+    return replace(found, modules=find_modules(config, lambda: build_draft()[0], _DRAFT)), None
 
 
 def _draft_names(target: nn.Module, text_config: Any, request: Request) -> frozenset[str]:
@@ -105,61 +107,6 @@ def _draft_names(target: nn.Module, text_config: Any, request: Request) -> froze
     others = [(name, shape) for name, shape in request.draft if name not in ruled]
     taken = trace_names(target, others).uses if others else {}
     return frozenset(ruled | {name for name, _ in others if name not in taken})
-
-
-def _engine_config(model_dir: Path, world: World, draft_blocks: bool) -> tuple[Any, str | None]:
-    """vLLM's configuration; where it makes none with a draft, one without, and why."""
-    if not draft_blocks:
-        return _configuration(model_dir, world, None), None
-    try:
-        return _configuration(model_dir, world, {"method": "mtp", "num_speculative_tokens": 1}), None
-    except Exception as e:  # vLLM's checks raise all kinds; a fault of the target is raised again below
-        return _configuration(model_dir, world, None), _in_one_line(e)
-
-
-def _configuration(model_dir: Path, world: World, speculative: dict[str, Any] | None) -> Any:
-    from vllm.engine.arg_utils import EngineArgs
-
-    return EngineArgs(
-        model=str(model_dir),
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        enforce_eager=True,
-        dtype="bfloat16",
-        tensor_parallel_size=world.tensor_parallel,
-        enable_expert_parallel=world.expert_parallel,
-        distributed_executor_backend="mp" if world.tensor_parallel > 1 else None,
-        speculative_config=speculative,
-    ).create_engine_config()
-
-
-def _build(config: Any, model_config: Any, prefix: str = "") -> nn.Module:
-    """A vLLM model with every parameter on the meta device (no memory, no weights)."""
-    from vllm.model_executor.model_loader.utils import initialize_model
-    from vllm.utils.torch_utils import set_default_torch_dtype
-
-    with (
-        set_default_torch_dtype(torch.bfloat16),
-        torch.device("meta"),
-        simulate.cuda_to_meta(),
-        simulate.ReadsOfMeta(),
-    ):
-        model: nn.Module = initialize_model(vllm_config=config, model_config=model_config, prefix=prefix)
-    _to_meta(model)
-    return model
-
-
-def _to_meta(model: nn.Module) -> None:
-    """Move what a class allocates for real whatever the default device (vLLM's Transformers classes: norms, biases)."""
-    moved: dict[nn.Parameter, nn.Parameter] = {}
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is None or parameter.is_meta:
-                continue
-            if parameter not in moved:
-                moved[parameter] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
-                moved[parameter].__dict__.update(parameter.__dict__)
-            module._parameters[name] = moved[parameter]
 
 
 def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -179,10 +126,10 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
     buffers = dict(_saved_buffers(model))
     unused: dict[str, str] = {}
     for _ in range(_RESTARTS):
-        run = _Run({**parameters, **buffers})
+        run = Recording({**parameters, **buffers})
         # Made before the ledger looks at every operation: there are as many of them as of anything else.
         left = [(n, torch.empty(s, device="meta", dtype=torch.bfloat16)) for n, s in names if n not in unused]
-        with _wrapped_loaders(parameters, run), torch.no_grad(), simulate.cuda_to_meta(), run.ledger:
+        with wrapped_loaders(parameters, run), torch.no_grad(), simulate.cuda_to_meta(), run.ledger:
             try:
                 model.load_weights(run.feed(left))
                 break
@@ -203,10 +150,11 @@ def trace_names(model: nn.Module, names: _Names, deferred: Mapping[str, int] | N
         unused=unused,
         refused=run.refused,
         deferred=dict(deferred or {}),
+        rewritten=frozenset(run.ledger.rewritten),
     )
 
 
-class _Run:
+class Recording:
     """One pass of load_weights: the ledger plus what the weight loaders were told."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
@@ -219,6 +167,7 @@ class _Run:
         self._labels: dict[tuple[str, str], list[ParameterUse]] = {}
 
     def feed(self, sources: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """What load_weights is given: the sources, each announced to the ledger when its turn comes."""
         for name, tensor in sources:
             self.ledger.source(name, tensor)
             self.current = name
@@ -250,10 +199,10 @@ class _Run:
         return width if len(shape) == 2 and width is not None and width < shape[1] else None
 
 
-class _wrapped_loaders:  # noqa: N801 - used as a context manager function
+class wrapped_loaders:  # noqa: N801 - used as a context manager function
     """Give every parameter a weight loader that notes its arguments, runs the real one and keeps its error."""
 
-    def __init__(self, parameters: dict[str, nn.Parameter], run: _Run) -> None:
+    def __init__(self, parameters: dict[str, nn.Parameter], run: Recording) -> None:
         self._parameters = parameters
         self._run = run
         self._originals: dict[str, Any] = {}
@@ -270,7 +219,7 @@ class _wrapped_loaders:  # noqa: N801 - used as a context manager function
             compat.set_weight_loader(self._parameters[name], original)
 
 
-def _noting(name: str, original: Any, run: _Run) -> Any:
+def _noting(name: str, original: Any, run: Recording) -> Any:
     positions = list(inspect.signature(original).parameters)
 
     def loader(*args: Any, **kwargs: Any) -> Any:
@@ -291,11 +240,6 @@ def _noting(name: str, original: Any, run: _Run) -> Any:
             return True if given.get("return_success") else None
 
     return loader
-
-
-def _in_one_line(error: Exception) -> str:
-    """Kind and message, cut at a length that a report can show."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_SHOWN]
 
 
 def _first_line(error: Exception) -> str:
