@@ -172,7 +172,7 @@ def _verdict(console: Console, plan: Plan) -> None:
     console.print()
     if not plan.ok:
         number = len(plan.unmapped) + len(plan.missing) + len(plan.mismatched)
-        console.print(Text(f"not ok: {number} problems; this file is not served", style="bold red"))
+        console.print(Text(f"not ok: {number} problem{'s' * (number != 1)}; this file is not served", style="bold red"))
         return
     proof = "every tensor has its place by the rows"
     if plan.trace is not None:

@@ -91,7 +91,8 @@ def check_gate(found: Preflight, extra: Sequence[str], *, force: bool) -> list[s
     objections: list[GgufmapError] = []
     if not found.plan.ok:
         number = len(found.plan.problems())
-        objections.append(MappingError(f"not served: the mapping of {found.checkpoint.path} has {number} problems"))
+        what = f"the mapping of {found.checkpoint.path} has {number} problem{'s' * (number != 1)}"
+        objections.append(MappingError(f"not served: {what}"))
     reason = found.architecture.bf16_only
     dtype = _option(extra, "--dtype")
     if reason is not None and dtype in _HALF:

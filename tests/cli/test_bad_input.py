@@ -137,7 +137,7 @@ def test_an_unusable_type_that_is_needed_is_a_bad_mapping(cli: Cli, tmp_path: Pa
     assert any(line.startswith("blk.1.attn_v.weight  mismatched: ggml type ") for line in listed.out.splitlines())
     served = cli("serve", path, "--offline", "--dry-run")
     assert served.code == 1
-    assert f"error: not served: the mapping of {path} has 1 problems" in served.err
+    assert f"error: not served: the mapping of {path} has 1 problem\n" in served.err
 
 
 def test_an_unusable_type_that_nobody_needs_is_none(cli: Cli, tmp_path: Path) -> None:
