@@ -64,6 +64,12 @@ def _experts(shapes: Sequence[Shape], _: int) -> list[Shape]:
 
 def _experts_below(shapes: Sequence[Shape], _: int) -> list[Shape]:
     if len(shapes[0]) != 3:
+def _minus_inverse_root(shapes: Sequence[Shape], square: int) -> list[Shape]:
+    if square < 1:
+        raise ValueError(f"{square} has no inverse root")
+    return list(shapes)
+
+
         raise ValueError("a stack of matrices is expected")
     experts, rows, columns = shapes[0]
     return [(experts * rows, columns)]
@@ -245,6 +251,7 @@ KINDS: dict[str, Kind] = {
     "tiled_rows": Kind(_tiled_rows, moves_rows=True),
     "tiled_columns": Kind(_tiled_columns, moves_rows=False),
     "tiled_tail": Kind(_tiled_tail, moves_rows=True),
+    "minus_inverse_root": Kind(_minus_inverse_root, moves_rows=False, computes=True),
     "tiled_tail_conv": Kind(_tiled_tail_conv, moves_rows=False),
     "tiled_a_log": Kind(_tiled_rows, moves_rows=False, computes=True),
     "transpose": Kind(_transpose, moves_rows=False),

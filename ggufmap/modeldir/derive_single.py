@@ -1,4 +1,4 @@
-"""Derived config values that one family alone needs: DBRX."""
+"""Derived config values that one family alone needs: DBRX, PLaMo 3."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ggufmap.archs.base import JsonValue
 from ggufmap.mapping.layout import Layout
+from ggufmap.modeldir.derive_classic import sliding_layer_types
 
 
 def _number(blocks: Layout, key: str, default: float | None = None) -> float:
@@ -35,7 +36,17 @@ def _dbrx_experts(blocks: Layout) -> dict[str, JsonValue]:
     }
 
 
+def _window_per_layer(blocks: Layout) -> list[JsonValue]:
+    """The window of each sliding layer, null for the full ones."""
+    window = blocks.integer("attention.sliding_window", 0)
+    kinds = sliding_layer_types(1)(blocks)
+    assert isinstance(kinds, list)
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
+    "sliding_layer_types_1": sliding_layer_types(1),
+    "window_per_layer": _window_per_layer,
 }

@@ -66,6 +66,17 @@ def _conv_channels(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor
 _LOG_STEPS = 4 * torch.finfo(torch.float32).eps  # what exp and log in float32 lose between them
 
 
+def _minus_inverse_root(tensors: Sequence[torch.Tensor], square: int) -> list[torch.Tensor]:
+    """The converter adds `square ** -0.5` in float32 (conversion/plamo.py: 1/5 and 1/5^1.5), which rounds.
+
+    Where the nearest bfloat16 value gives what is stored, it is that one.
+    """
+    stored, offset = tensors[0].float(), square**-0.5
+    exact = (stored.double() - offset).float()
+    short = exact.to(torch.bfloat16).float()
+    return [torch.where(short + offset == stored, short, exact)]
+
+
 def _a_log(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     """The converter stores -exp(A_log); a value of 0 or more cannot come from it.
 
@@ -199,6 +210,7 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "turned_experts_below": _turned_experts_below,
     "flat": _flat,
     "join_rows": _join_rows,
+    "minus_inverse_root": _minus_inverse_root,
     "mla_kv_b": _mla_kv_b,
     "join_rope_rows": _join_rope_rows,
     "as_row": _as_row,

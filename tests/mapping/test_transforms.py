@@ -16,6 +16,7 @@ GOOD: list[tuple[Transform, list[Shape]]] = [
     (Transform("rope_rows", 2), [(8, 3)]),
     (Transform("rope_rows", 2), [(8,)]),
     (Transform("add", -1), [(7,)]),
+    (Transform("minus_inverse_root", 25), [(6,)]),
     (Transform("a_log"), [(6,)]),
     (Transform("experts"), [(4, 2, 3)]),
     (Transform("expert_halves"), [(4, 6, 3)]),

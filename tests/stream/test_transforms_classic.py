@@ -78,3 +78,14 @@ def test_internlm2_cut_and_permuted() -> None:
 def test_what_cannot_be_is_refused(transform: Transform, shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         output_shapes(transform, shapes)
+
+
+@pytest.mark.parametrize(("square", "offset"), [(25, 1.0 / 5), (125, 1.0 / (5**1.5))])
+def test_plamo_s_norms_come_back_exactly_if_they_were_bfloat16(square: int, offset: float) -> None:
+    """conversion/plamo.py: the offset is added in float32, so that a few low bits are lost."""
+    original = torch.randn(4096, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16).float()
+    (found,) = apply(Transform("minus_inverse_root", square), [original + offset])
+    assert torch.equal(found, original)
+    finer = torch.randn(4096, generator=torch.Generator().manual_seed(1))
+    (found,) = apply(Transform("minus_inverse_root", square), [finer + offset])
+    assert torch.equal(found + offset, finer + offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from support.conformance import HIDDEN, Case
@@ -39,4 +40,43 @@ _DBRX = Case(
     not_traced="vLLM 0.32's class loads no checkpoint: KeyError 'blocks.0.ffn.experts.w13_weight' (now a level lower)",
 )
 
-CASES = (_DBRX,)
+_COHERE2_MOE = Case(
+    "cohere2_moe",
+    "Cohere2MoeForCausalLM",
+    {
+        "rms_norm_eps": ...,
+        "layer_norm_eps": 3e-5,
+        "num_hidden_layers": 5,
+        "head_dim": 64,
+        "intermediate_size": _WIDTH,
+        "prefix_dense_intermediate_size": 512,
+        "logit_scale": 0.125,
+        "sliding_window": 16,
+        "sliding_window_pattern": 4,
+        "first_k_dense_replace": 1,
+        "num_experts": _EXPERTS,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 2,
+        "expert_selection_fn": "sigmoid",
+        "norm_topk_prob": True,
+        "tie_word_embeddings": True,
+    },
+    pre="cohere2moe",
+    ignore={"sliding_window_pattern": "layer_types says the same"},
+)
+
+CASES = (
+    _DBRX,
+    _COHERE2_MOE,
+    replace(
+        _COHERE2_MOE,
+        name="cohere2_moe_rms",
+        config={
+            **_COHERE2_MOE.config,
+            "layer_norm_eps": ...,
+            "rms_norm_eps": 3e-5,
+            "num_shared_experts": 0,
+            "expert_selection_fn": "softmax",
+        },
+    ),
+)
