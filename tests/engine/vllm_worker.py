@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -152,6 +153,12 @@ def _prompt(output: Any) -> dict[str, list[Any]]:
     }
 
 
+def _place(error: Exception) -> str:
+    """Where an exception that says nothing comes from."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
+
+
 def _clean_up() -> None:
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
@@ -165,11 +172,12 @@ def run_all(request: dict[str, Any]) -> dict[str, Any]:
     for job in request["jobs"]:
         try:
             answer["results"].append(run_job(job))
+            continue
         except Exception as e:
             if not job.get("may_fail"):
                 raise
-            answer["results"].append({"error": str(e), "type": type(e).__name__})
-            _clean_up()
+            answer["results"].append({"error": str(e) or _place(e), "type": type(e).__name__})
+        _clean_up()  # here, where the exception no longer keeps the engine alive
     answer["modules"] = sorted(sys.modules)
     return answer
 
