@@ -62,14 +62,14 @@ def _experts(shapes: Sequence[Shape], _: int) -> list[Shape]:
     return [shapes[0][1:]] * shapes[0][0]
 
 
-def _experts_below(shapes: Sequence[Shape], _: int) -> list[Shape]:
-    if len(shapes[0]) != 3:
 def _minus_inverse_root(shapes: Sequence[Shape], square: int) -> list[Shape]:
     if square < 1:
         raise ValueError(f"{square} has no inverse root")
     return list(shapes)
 
 
+def _experts_below(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if len(shapes[0]) != 3:
         raise ValueError("a stack of matrices is expected")
     experts, rows, columns = shapes[0]
     return [(experts * rows, columns)]
@@ -235,6 +235,7 @@ KINDS: dict[str, Kind] = {
     "copy": Kind(_copy, moves_rows=True, row_group=lambda shape, _: 1),
     "rope_rows": Kind(_rope_rows, moves_rows=True, row_group=lambda shape, heads: shape[0] // heads),
     "add": Kind(_copy, moves_rows=False, computes=True),
+    "minus_inverse_root": Kind(_minus_inverse_root, moves_rows=False, computes=True),
     "a_log": Kind(_copy, moves_rows=False, computes=True),
     "a_log_flat": Kind(_flat, moves_rows=False, computes=True),
     "conv_channels": Kind(_conv_channels, moves_rows=False),
@@ -251,7 +252,6 @@ KINDS: dict[str, Kind] = {
     "tiled_rows": Kind(_tiled_rows, moves_rows=True),
     "tiled_columns": Kind(_tiled_columns, moves_rows=False),
     "tiled_tail": Kind(_tiled_tail, moves_rows=True),
-    "minus_inverse_root": Kind(_minus_inverse_root, moves_rows=False, computes=True),
     "tiled_tail_conv": Kind(_tiled_tail_conv, moves_rows=False),
     "tiled_a_log": Kind(_tiled_rows, moves_rows=False, computes=True),
     "transpose": Kind(_transpose, moves_rows=False),

@@ -71,8 +71,8 @@ def _minus_inverse_root(tensors: Sequence[torch.Tensor], square: int) -> list[to
 
     Where the nearest bfloat16 value gives what is stored, it is that one.
     """
-    stored, offset = tensors[0].float(), square**-0.5
-    exact = (stored.double() - offset).float()
+    stored, offset = tensors[0].float(), torch.tensor(square**-0.5)
+    exact = (stored.double() - offset.double()).float()
     short = exact.to(torch.bfloat16).float()
     return [torch.where(short + offset == stored, short, exact)]
 
@@ -200,6 +200,7 @@ def _interleave(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
 APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "copy": _copy,
     "rope_rows": _rope_rows,
+    "minus_inverse_root": _minus_inverse_root,
     "a_log": _a_log,
     "a_log_flat": _a_log_flat,
     "add": _add,
@@ -210,7 +211,6 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "turned_experts_below": _turned_experts_below,
     "flat": _flat,
     "join_rows": _join_rows,
-    "minus_inverse_root": _minus_inverse_root,
     "mla_kv_b": _mla_kv_b,
     "join_rope_rows": _join_rope_rows,
     "as_row": _as_row,
