@@ -88,6 +88,10 @@ TYPES: dict[int, GgmlType] = {
 }
 
 
+BYTES = GgmlType(-1, "bytes", 1, 1)
+"""No type of a file: rows of any type, seen as the bytes that they are stored in."""
+
+
 def ggml_type(id: int) -> GgmlType:
     """The type with this id. An unknown id gives a type that can be listed but not read."""
     known = TYPES.get(id)

@@ -36,9 +36,14 @@ class CutTensor:
         return self.columns % (ranks * self.block) == 0
 
 
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of a torch dtype. KeyError for an unknown one."""
+    return _DTYPE_BYTES[dtype]
+
+
 def model_bytes(model: ModelTrace) -> int:
-    """Bytes of the model's parameters on the traced rank, as they are held dense. KeyError for an unknown dtype."""
-    return sum(math.prod(p.shape) * _DTYPE_BYTES[p.dtype] for p in model.parameters.values())
+    """Bytes of the model's parameters on the traced rank, as they were traced. KeyError for an unknown dtype."""
+    return sum(math.prod(p.shape) * dtype_bytes(p.dtype) for p in model.parameters.values())
 
 
 def cut_tensors(plan: Plan) -> list[CutTensor]:

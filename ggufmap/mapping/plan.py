@@ -120,6 +120,25 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Module:
+    """A layer that asks vLLM for a quantisation method, and so can hold packed weights: linear, embedding, experts."""
+
+    kind: str
+    prefixes: tuple[str, ...]
+    """The names it asks under: its own, and those of heads that take an embedding's place by being tied to it."""
+    problem: str | None = None
+    """Why the packed layers cannot stand in for this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What the packed layers of this environment can do: the ggml types with kernels, or why there are none."""
+
+    types: frozenset[str] = frozenset()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTrace:
     """What one vLLM model's own load_weights does with the checkpoint tensors that are meant for it."""
 
@@ -133,6 +152,10 @@ class ModelTrace:
     """Checkpoint tensor -> the error of its weight loader."""
     deferred: Mapping[str, int]
     """Module that is not allocated, since the file does not carry it and the target's is shared -> bytes saved."""
+    rewritten: frozenset[str] = frozenset()
+    """Checkpoint tensors whose values the model's load_weights computes with before they are written."""
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    """By their path in the model; only where packed storage was asked about."""
 
     @property
     def class_name(self) -> str:
@@ -156,10 +179,51 @@ class TraceResult:
     """Flags as they stand on the draft's config after vLLM's hf_config_override; None when they did not arrive."""
     tensor_parallel: int = 1
     expert_parallel: bool = False
+    packing: Packing | None = None
+    """Only where packed storage was asked about."""
 
     def model(self, role: Role) -> ModelTrace | None:
         """The trace of the model with this role."""
         return self.target if role is Role.TARGET else self.draft
+
+
+@dataclass(frozen=True, slots=True)
+class StorageGroup:
+    """The tensors of one vLLM layer, and whether it holds them packed; bytes are those of one rank."""
+
+    role: Role
+    module: str
+    tensors: tuple[str, ...]
+    types: tuple[str, ...]
+    packed: bool
+    reason: str
+    nbytes: int
+    dense_nbytes: int
+    layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Where packed: vLLM's prefix -> shard id as text ("" for the whole) -> ggml type."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePlan:
+    """One decision per layer that has quantised tensors; `asked` is what the user said."""
+
+    asked: str
+    groups: tuple[StorageGroup, ...] = ()
+    note: str = ""
+    """What holds for the whole model, when something does."""
+
+    @property
+    def packed_tensors(self) -> frozenset[str]:
+        """The GGUF tensors that stay packed."""
+        return frozenset(name for group in self.groups if group.packed for name in group.tensors)
+
+    def layers(self, role: Role) -> dict[str, Mapping[str, str]]:
+        """vLLM's prefixes of the packed layers -> shard id as text -> ggml type."""
+        found: dict[str, Mapping[str, str]] = {}
+        for group in self.groups:
+            if group.packed and group.role is role:
+                found.update(group.layers)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +274,7 @@ class Plan:
     warnings: tuple[Warned, ...] = ()
     trace: TraceResult | None = None
     stock: StockMap | None = None
+    storage: StoragePlan | None = None
 
     @property
     def ok(self) -> bool:

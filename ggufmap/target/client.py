@@ -8,18 +8,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ggufmap.errors import MissingDependencyError
-from ggufmap.mapping.plan import ModelTrace, Parameter, ParameterUse, Plan, Role, TraceResult
+from ggufmap.errors import MissingDependencyError, UsageError
+from ggufmap.mapping.plan import ModelTrace, Module, Packing, Parameter, ParameterUse, Plan, Role, TraceResult
 from ggufmap.target import compat
 from ggufmap.target.devices import World
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
+Names = Sequence[tuple[str, tuple[int, ...]]]
+Taken = Mapping[tuple[str, tuple[int, ...]], Sequence[ParameterUse]]
 _QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
@@ -36,11 +38,17 @@ def vllm_available() -> bool:
 
 
 def trace(
-    plan: Plan, config: Mapping[str, object], draft_flags: Iterable[str] = (), world: World | None = None
+    plan: Plan,
+    config: Mapping[str, object],
+    draft_flags: Iterable[str] = (),
+    world: World | None = None,
+    *,
+    ask_packing: bool = False,
 ) -> TraceResult:
     """Trace the plan's checkpoint tensors through the vLLM classes that `config` names, in a process of its own.
 
-    `draft_flags` are config keys whose arrival on the draft's config is checked.
+    `draft_flags` are config keys whose arrival on the draft's config is checked. Layers that the plan's storage has
+    packed are built so. With `ask_packing` the answer says which layers could be.
 
     Raises MissingDependencyError when vLLM is absent or cannot build the model, with its last words.
     """
@@ -62,10 +70,45 @@ def trace(
                 "draft": names[Role.DRAFT],
                 "draft_flags": list(draft_flags),
                 "world": asdict(world),
+                "ask_packing": ask_packing,
+                "layers": {} if plan.storage is None else {role: plan.storage.layers(role) for role in Role},
             },
             _environment(world.device),
         )
     return _result(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The class that a probe found, its model type, and the checkpoint names and shapes that it takes."""
+
+    model_class: str
+    model_type: str
+    taken: Taken
+
+
+def probe(
+    config: Mapping[str, object], wanted: str, stages: Sequence[Sequence[Names]], world: World | None = None
+) -> Probed:
+    """Find the vLLM class called `wanted` (or like it) and build it with `config`: which names does it take?
+
+    `stages` are the names to try, by pattern; a stage is tried when those before it give nothing.
+
+    Raises UsageError naming the nearest classes when there is no such class, MissingDependencyError when vLLM cannot
+    build it.
+    """
+    world = world or World()
+    with tempfile.TemporaryDirectory(prefix="ggufmap-probe-") as folder:
+        request = {"model_dir": folder, "config": dict(config), "wanted": wanted, "stages": stages}
+        answer = _ask({**request, "world": asdict(world)}, _environment(world.device))
+    if "near" in answer:
+        near = f" (nearest: {', '.join(answer['near'])})" if answer["near"] else ""
+        raise UsageError(
+            f"vLLM {compat.vllm_version()} has no model class like {wanted!r}{near}",
+            hint="Name the class with --model-class NAME, or give the original's config.json with --hf-config DIR.",
+        )
+    taken = {(name, tuple(shape)): [ParameterUse(**use) for use in uses] for name, shape, uses in answer["taken"]}
+    return Probed(answer["model_class"], answer["model_type"], taken)
 
 
 def _environment(device: str) -> dict[str, str]:
@@ -110,11 +153,12 @@ def _ask(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]
 
 
 def _result(answer: dict[str, Any]) -> TraceResult:
-    draft = answer.pop("draft")
+    draft, packing = answer.pop("draft"), answer.pop("packing")
     return TraceResult(
         target=_model(answer.pop("target")),
         draft=None if draft is None else _model(draft),
         draft_names=frozenset(answer.pop("draft_names")),
+        packing=None if packing is None else Packing(frozenset(packing["types"]), packing["problem"]),
         **answer,
     )
 
@@ -125,4 +169,8 @@ def _model(answer: dict[str, Any]) -> ModelTrace:
         for name, p in answer.pop("parameters").items()
     }
     uses = {name: tuple(ParameterUse(**use) for use in found) for name, found in answer.pop("uses").items()}
-    return ModelTrace(parameters=parameters, uses=uses, **answer)
+    modules = {
+        path: Module(m["kind"], tuple(m["prefixes"]), m["problem"]) for path, m in answer.pop("modules").items()
+    }
+    rewritten = frozenset(answer.pop("rewritten"))
+    return ModelTrace(parameters=parameters, uses=uses, modules=modules, rewritten=rewritten, **answer)

@@ -82,9 +82,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         """Source name -> parameters written from it, in order, without repeats."""
         self.widths: dict[str, int] = {}
         """Source name -> length of the last axis of the view that took it."""
+        self.rewritten: set[str] = set()
+        """Sources that a parameter was not written from directly, but from something computed of them."""
+        self._announced: set[int] = set()
 
     def source(self, name: str, tensor: torch.Tensor) -> None:
         """Announce a named source tensor."""
+        self._announced.add(_storage(tensor))
         self._track(name, tensor)
 
     def origin(self, tensor: object) -> str | None:
@@ -136,6 +140,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
             self._unclear[name] = func.name()
         region = Region(view.storage_offset(), tuple(view.shape), tuple(view.stride()), copied=bool(inputs))
         self.regions[name].append(region)
+        if self._provenance:
+            computed = (a for a in inputs if _storage(a) not in self._announced)
+            self.rewritten.update(o for a in computed if (o := self._origin.get(_storage(a))) is not None)
         for origin in origins:
             if name not in self.sources[origin]:
                 self.sources[origin].append(name)

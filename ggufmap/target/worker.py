@@ -1,4 +1,4 @@
-"""The trace's own process: a request as JSON on stdin, the TraceResult as JSON on stdout, logs on stderr."""
+"""The own process of traces and probes: a request as JSON on stdin, the answer as JSON on stdout, logs on stderr."""
 
 from __future__ import annotations
 
@@ -8,32 +8,56 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
-    """Answer one request: the fields of `trace.Request`, names as [name, shape] pairs."""
+    """Answer one request: the fields of `trace.Request` or of `probe.Probe`, names as [name, shape] pairs."""
     # Libraries print to stdout as they please: keep the real one for the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     gc.disable()  # a short life with many objects that all stay: looking for garbage costs a tenth of it
     request = json.load(sys.stdin)
-    from ggufmap.target.devices import World
-    from ggufmap.target.trace import Request, trace_models
-
-    result = trace_models(
-        Request(
-            model_dir=Path(request["model_dir"]),
-            target=[(name, tuple(shape)) for name, shape in request["target"]],
-            draft=[(name, tuple(shape)) for name, shape in request["draft"]],
-            draft_flags=request["draft_flags"],
-            world=World(**request["world"]),
-        )
-    )
-    json.dump(asdict(result), answer, default=list)
+    json.dump(_probed(request) if "stages" in request else _traced(request), answer, default=list)
     answer.close()
     # Skip interpreter shutdown: vLLM's process groups would only warn about not being destroyed.
     sys.stderr.flush()
     os._exit(0)
+
+
+def _traced(request: dict[str, Any]) -> dict[str, Any]:
+    from ggufmap.mapping.plan import Role
+    from ggufmap.target.devices import World
+    from ggufmap.target.trace import Request, trace_models
+
+    return asdict(
+        trace_models(
+            Request(
+                model_dir=Path(request["model_dir"]),
+                target=[(name, tuple(shape)) for name, shape in request["target"]],
+                draft=[(name, tuple(shape)) for name, shape in request["draft"]],
+                draft_flags=request["draft_flags"],
+                world=World(**request["world"]),
+                ask_packing=request["ask_packing"],
+                layers={Role(role): layers for role, layers in request["layers"].items()},
+            )
+        )
+    )
+
+
+def _probed(request: dict[str, Any]) -> dict[str, Any]:
+    from ggufmap.target.devices import World
+    from ggufmap.target.probe import Probe, probe_model
+
+    return probe_model(
+        Probe(
+            model_dir=Path(request["model_dir"]),
+            config=request["config"],
+            wanted=request["wanted"],
+            stages=[[[(n, tuple(s)) for n, s in names] for names in stages] for stages in request["stages"]],
+            world=World(**request["world"]),
+        )
+    )
 
 
 if __name__ == "__main__":
