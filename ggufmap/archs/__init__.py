@@ -51,6 +51,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "internlm2": ("internlm", "INTERNLM2"),
     "jamba": ("jamba", "JAMBA"),
     "kimi-linear": ("kimi", "KIMI_LINEAR"),
+    "laguna": ("laguna", "LAGUNA"),
     "lfm2": ("lfm2", "LFM2"),
     "lfm2moe": ("lfm2", "LFM2_MOE"),
     "llama": ("llama", "LLAMA"),

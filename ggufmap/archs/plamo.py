@@ -41,7 +41,7 @@ PLAMO3 = Architecture(
     config=(
         *COMMON_CONFIG,
         header("window_size", "attention.sliding_window", nullable=True),
-        derived("layer_types", "sliding_layer_types_1"),
+        derived("layer_types", "sliding_layer_types_8"),
         derived("interleaved_sliding_window", "window_per_layer"),
         derived("rope_parameters", "rope_parameters_by_layer_type"),
         *assumed(hidden_act="silu"),

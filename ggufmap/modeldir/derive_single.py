@@ -1,12 +1,16 @@
-"""Derived config values that one family alone needs: DBRX, PLaMo 3."""
+"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ggufmap.archs.base import JsonValue
+from ggufmap.errors import FileError
 from ggufmap.mapping.layout import Layout
 from ggufmap.modeldir.derive_classic import sliding_layer_types
+from ggufmap.modeldir.rope import mla_rope_parameters
+
+_PLAMO_PERIOD = 8  # llama.cpp src/models/plamo3.cpp
 
 
 def _number(blocks: Layout, key: str, default: float | None = None) -> float:
@@ -39,14 +43,59 @@ def _dbrx_experts(blocks: Layout) -> dict[str, JsonValue]:
 def _window_per_layer(blocks: Layout) -> list[JsonValue]:
     """The window of each sliding layer, null for the full ones."""
     window = blocks.integer("attention.sliding_window", 0)
-    kinds = sliding_layer_types(1)(blocks)
+    kinds = sliding_layer_types(_PLAMO_PERIOD)(blocks)
     assert isinstance(kinds, list)
     return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _head_counts(blocks: Layout) -> list[JsonValue]:
+    """The query heads of each block: a list in the header, or one number for all."""
+    metadata, key = blocks.checkpoint.metadata, f"{blocks.checkpoint.architecture}.attention.head_count"
+    if not metadata.is_array(key):
+        return [metadata.integer(key) for _ in blocks.trunk]
+    counts = metadata.integer_list(key)
+    if len(counts) < len(blocks.trunk):
+        raise FileError(f"{blocks.checkpoint.path}: {key} has {len(counts)} values for {len(blocks.trunk)} blocks")
+    return list(counts[: len(blocks.trunk)])
+
+
+def _first_of_4_full(blocks: Layout) -> JsonValue:
+    """Full, then three sliding, where the header has no list (llama.cpp src/models/laguna.cpp)."""
+    key = f"{blocks.checkpoint.architecture}.attention.sliding_window_pattern"
+    if blocks.checkpoint.metadata.is_array(key) or not blocks.integer("attention.sliding_window", 0):
+        return sliding_layer_types(0)(blocks)
+    return ["full_attention" if bid % 4 == 0 else "sliding_attention" for bid in blocks.trunk]
+
+
+def _laguna_rope(blocks: Layout) -> dict[str, JsonValue]:
+    """Full blocks scale and turn a part of each head, sliding ones have a base and a part of their own."""
+    size = blocks.integer("attention.key_length")
+    full = mla_rope_parameters(blocks.checkpoint)  # that is, without the part, which needs one head count
+    theta = float(str(full["rope_theta"]))
+    parts = [blocks.integer(f"rope.dimension_count{kind}", size) / size for kind in ("", "_swa")]
+    sliding = {"rope_type": "default", "rope_theta": _number(blocks, "rope.freq_base_swa", theta)}
+    return {
+        "full_attention": {**full, "partial_rotary_factor": parts[0]},
+        "sliding_attention": {**sliding, "partial_rotary_factor": parts[1]},
+    }
+
+
+def _laguna_gating(blocks: Layout) -> JsonValue:
+    """One gate per head (true), or one per value of each head."""
+    gate, head_count = blocks.checkpoint.tensors.get("blk.0.attn_gate.weight"), _head_counts(blocks)[0]
+    if gate is None:
+        return False
+    return True if gate.shape[0] == head_count else "per-element"
 
 
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
-    "sliding_layer_types_1": sliding_layer_types(1),
+    "sliding_layer_types_8": sliding_layer_types(_PLAMO_PERIOD),
     "window_per_layer": _window_per_layer,
+    "head_counts": _head_counts,
+    "first_head_count": lambda blocks: _head_counts(blocks)[0],
+    "first_of_4_full": _first_of_4_full,
+    "laguna_rope": _laguna_rope,
+    "laguna_gating": _laguna_gating,
 }

@@ -175,6 +175,7 @@ def _scaling(checkpoint: Checkpoint) -> dict[str, JsonValue]:
         optional = (
             ("original_max_position_embeddings", "scaling.original_context_length"),
             ("attention_factor", "scaling.attn_factor"),
+            ("attention_factor", "scaling.yarn_attn_factor"),  # what the converter writes now
             ("extrapolation_factor", "scaling.yarn_ext_factor"),
             ("beta_fast", "scaling.yarn_beta_fast"),
             ("beta_slow", "scaling.yarn_beta_slow"),

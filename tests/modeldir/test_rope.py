@@ -195,6 +195,8 @@ def test_yarn_scaling_takes_what_is_there(tmp_path: Path) -> None:
         "extrapolation_factor": 1.0,
     }
     assert isinstance(found["original_max_position_embeddings"], int)
+    keys["llama.rope.scaling.yarn_attn_factor"] = (gb.FLOAT32, 1.0)
+    assert parameters(tmp_path, keys)["attention_factor"] == 1.0
 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn"])

@@ -44,7 +44,7 @@ _PLAMO3: dict[str, Any] = {
     "head_dim": 64,
     "window_size": 16,
     "layer_types": _SLIDING,
-    "sliding_window_pattern": [kind == "sliding_attention" for kind in _SLIDING],
+    "sliding_window_pattern": 3,
     "interleaved_sliding_window": [16 if kind == "sliding_attention" else None for kind in _SLIDING],
     "rope_parameters": {
         "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},

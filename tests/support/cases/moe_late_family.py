@@ -65,7 +65,52 @@ _COHERE2_MOE = Case(
     ignore={"sliding_window_pattern": "layer_types says the same"},
 )
 
+_LAGUNA = Case(
+    "laguna",
+    "LagunaForCausalLM",
+    {
+        "num_hidden_layers": 5,
+        "head_dim": 64,
+        "num_attention_heads_per_layer": [8, 12, 12, 12, 8],
+        "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention"],
+        "sliding_window": 16,
+        "num_experts": _EXPERTS,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": _WIDTH,
+        "shared_expert_intermediate_size": 512,
+        "moe_routed_scaling_factor": 2.5,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 500000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 64,
+                "attention_factor": 1.0,
+                "beta_fast": 64.0,
+                "beta_slow": 1.0,
+                "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        },
+    },
+    pre="laguna",
+    not_traced="vLLM 0.32 drops the router's bias of every Laguna: its RoutedExperts.load_weights takes matrices only",
+)
+
 CASES = (
+    _LAGUNA,
+    replace(
+        _LAGUNA,
+        name="laguna_full",
+        config={
+            **_LAGUNA.config,
+            "num_attention_heads_per_layer": ...,
+            "layer_types": ["full_attention"] * 5,
+            "sliding_window": 0,
+            "gating": "per-element",
+        },
+        note="as Laguna M.1: no sliding layers, a gate per value",
+    ),
     _DBRX,
     _COHERE2_MOE,
     replace(
