@@ -19,6 +19,7 @@ def audit(
     device: options.Device = "",
     tp: options.Tp = 1,
     ep: options.Ep = False,
+    storage: options.Storage = options.Choice.AUTO,
     stock: Annotated[bool, typer.Option("--stock", help="Also show what gguf-py's own name map would do.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -28,6 +29,7 @@ def audit(
 
     Exit codes: 0 clean, 1 the mapping has problems, 2 bad input or usage, 3 this environment cannot do it.
     """
+    from ggufmap.mapping.storage import Storage
     from ggufmap.report.as_json import plan_report
     from ggufmap.report.console import print_plan
     from ggufmap.serving.preflight import preflight
@@ -39,7 +41,9 @@ def audit(
         raise UsageError("--offline traces nothing: leave out --device, --tp and --ep")
     if not offline and vllm_available():
         note("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...", "dim")
-    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline, stock=stock, world=world)
+    found = preflight(
+        model, hf_config=hf_config, draft=draft, offline=offline, stock=stock, world=world, storage=Storage(storage)
+    )
     with found.checkpoint:
         config = found.config
         if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -33,4 +34,21 @@ Device = Annotated[
 ]
 Tp = Annotated[int, typer.Option("--tp", metavar="N", help="Trace one rank of N tensor-parallel ones.")]
 Ep = Annotated[bool, typer.Option("--ep", help="With --tp: experts are spread over the ranks.")]
+
+
+class Choice(StrEnum):
+    """`mapping.storage.Storage`, which `--help` does not load."""
+
+    AUTO = "auto"
+    PACKED = "packed"
+    DENSE = "dense"
+
+
+Storage = Annotated[
+    Choice,
+    typer.Option(
+        "--storage",
+        help="Weights in GPU memory: GGUF blocks where vLLM's layers can hold them, only if they can, or never.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

@@ -27,6 +27,7 @@ def serve(
         int | None,
         typer.Option("--num-speculative-tokens", min=1, help="Draft tokens per step (default: one per draft block)."),
     ] = None,
+    storage: options.Storage = options.Choice.AUTO,
     force: Annotated[bool, typer.Option("--force", help="Go on although something is wrong or refused.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and environment, run nothing.")] = False,
 ) -> None:
@@ -36,20 +37,37 @@ def serve(
     code are vLLM's own. Anything after `--` goes to `vllm serve`, for example:
     ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
     """
+    from ggufmap.mapping.storage import Storage
     from ggufmap.report.console import print_plan
     from ggufmap.serving.preflight import preflight
-    from ggufmap.serving.serve import check_gate, run, serve_command, speculative_config
+    from ggufmap.serving.serve import (
+        check_gate,
+        online_quantisation,
+        run,
+        serve_command,
+        speculative_config,
+        vllm_world,
+    )
 
-    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline)
+    extra = vllm_args or []
+    found = preflight(
+        model,
+        hf_config=hf_config,
+        draft=draft,
+        offline=offline,
+        world=None if offline else vllm_world(extra),
+        storage=Storage(storage),
+        online=online_quantisation(extra),
+    )
     with found.checkpoint:
         if not found.plan.ok:
             print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
         for warning in found.plan.warnings:
             note(f"{warning.code} {warning.message}", "yellow")
-        for objection in check_gate(found, vllm_args or [], force=force):
+        for objection in check_gate(found, extra, force=force):
             note(f"--force: {objection}", "bold red")
-        speculation = speculative_config(found, vllm_args or [], enabled=not no_mtp, tokens=num_speculative_tokens)
-        command = serve_command(found, vllm_args or [], tokenizer=tokenizer, speculation=speculation)
+        speculation = speculative_config(found, extra, enabled=not no_mtp, tokens=num_speculative_tokens)
+        command = serve_command(found, extra, tokenizer=tokenizer, speculation=speculation)
     if dry_run:
         settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
         typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())

@@ -212,10 +212,9 @@ class StoragePlan:
     note: str = ""
     """What holds for the whole model, when something does."""
 
-    @property
-    def packed_tensors(self) -> frozenset[str]:
-        """The GGUF tensors that stay packed."""
-        return frozenset(name for group in self.groups if group.packed for name in group.tensors)
+    def packed_tensors(self, role: Role) -> frozenset[str]:
+        """The GGUF tensors that this model holds packed."""
+        return frozenset(name for g in self.groups if g.packed and g.role is role for name in g.tensors)
 
     def layers(self, role: Role) -> dict[str, Mapping[str, str]]:
         """vLLM's prefixes of the packed layers -> shard id as text -> ggml type."""

@@ -220,7 +220,8 @@ def demoted(storage: StoragePlan, paths: Mapping[tuple[Role, str], str]) -> Stor
 
 def packed_plan(plan: Plan, storage: StoragePlan) -> Plan:
     """`plan` under this storage: packed tensors go to `qweight`, as rows of bytes."""
-    return rename_packed(replace(plan, storage=storage), storage.packed_tensors)
+    packed = storage.packed_tensors(Role.TARGET) | storage.packed_tensors(Role.DRAFT)
+    return rename_packed(replace(plan, storage=storage), packed)
 
 
 def rename_packed(plan: Plan, packed: frozenset[str]) -> Plan:

@@ -21,7 +21,7 @@ from ggufmap.errors import UsageError
 from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
 from ggufmap.modeldir.given import listed_ids, read_optional
-from ggufmap.modeldir.manifest import MANIFEST
+from ggufmap.modeldir.manifest import MANIFEST, Packed
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
 _SCHEMA = 1
@@ -39,22 +39,31 @@ _TOKENIZER_FILES = (
 
 
 def build_model_dir(
-    checkpoint: Checkpoint, config: ModelConfig, *, tokenizer: Path | None = None, output: Path | None = None
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    *,
+    tokenizer: Path | None = None,
+    output: Path | None = None,
+    packed: Mapping[str, Packed] | None = None,
 ) -> Path:
     """The folder to give to vLLM for `checkpoint`, in `output` or in the cache.
 
-    `tokenizer` is a folder whose tokenizer files are used instead of the file's own. Raises UsageError when a folder
-    cannot be read or written, UnsupportedError when the file's tokenizer cannot be built.
+    `tokenizer` is a folder whose tokenizer files are used instead of the file's own; `packed` is what the loader keeps
+    in GGUF blocks, by role: it makes another folder, so that vLLM's own caches do not mix the two up.
+    Raises UsageError when a folder cannot be read or written, UnsupportedError when the file's tokenizer cannot be
+    built.
     """
     header_hash = checkpoint.header_hash()
     gguf = checkpoint.path.resolve()
     if output is not None:
         return _write_to(output, checkpoint, config, tokenizer, header_hash)
     values = json.dumps(dict(config.values), sort_keys=True)
-    key = _digest(header_hash, str(gguf), str(checkpoint.draft_path), values, _identity(tokenizer), __version__)
+    parts = [header_hash, str(gguf), str(checkpoint.draft_path), values, _identity(tokenizer), __version__]
+    if packed:
+        parts.append(json.dumps(_plain(packed), sort_keys=True))
     return filled_once(
-        cache_root() / "models" / key,
-        lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash),
+        cache_root() / "models" / _digest(*parts),
+        lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash, packed),
         _intact,
     )
 
@@ -97,7 +106,14 @@ def _write_files(
     _dump(folder / "config.json", config.values)
 
 
-def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str) -> None:
+def _fill(
+    folder: Path,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    tokenizer: Path | None,
+    header_hash: str,
+    packed: Mapping[str, Packed] | None = None,
+) -> None:
     _write_files(folder, checkpoint, config, tokenizer, header_hash)
     sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     manifest: dict[str, JsonValue] = {
@@ -109,7 +125,19 @@ def _fill(folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: 
     }
     if checkpoint.draft_path is not None:
         manifest["draft"] = str(checkpoint.draft_path.resolve())
+    if packed:
+        manifest["packed"] = _plain(packed)
     _dump(folder / MANIFEST, manifest)
+
+
+def _plain(packed: Mapping[str, Packed]) -> dict[str, JsonValue]:
+    return {
+        role: {
+            "tensors": list(found.tensors),
+            "layers": {layer: dict(types) for layer, types in found.layers.items()},
+        }
+        for role, found in packed.items()
+    }
 
 
 def _stop_ids(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None) -> tuple[int, ...]:

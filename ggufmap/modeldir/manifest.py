@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ggufmap.errors import FileError
 
 MANIFEST = "ggufmap.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What one model holds packed: GGUF tensors, and vLLM's layers (prefix -> shard id as text -> ggml type)."""
+
+    tensors: tuple[str, ...]
+    layers: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +27,8 @@ class Manifest:
     gguf: Path
     header_hash: str
     draft: Path | None = None
+    packed: Mapping[str, Packed] = field(default_factory=dict)
+    """By role."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -26,7 +37,13 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         draft = data.get("draft")
-        return Manifest(Path(data["gguf"]), str(data["header_hash"]), None if draft is None else Path(draft))
+        packed = data.get("packed", {})
+        return Manifest(
+            Path(data["gguf"]),
+            str(data["header_hash"]),
+            None if draft is None else Path(draft),
+            {role: Packed(tuple(found["tensors"]), found["layers"]) for role, found in packed.items()},
+        )
     except OSError as e:
         raise FileError(
             f"{folder}: is not a folder made by ggufmap ({MANIFEST}: {e.strerror})",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggufmap.mapping.memory import cut_tensors, legal_sizes, model_bytes
-from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan, StockMap, TraceResult
+from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan, Role, StockMap, StoragePlan, TraceResult
 
 SCHEMA = 1
 
@@ -37,6 +37,7 @@ def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -
         "mismatched": [{"tensor": x.tensor, "reason": x.reason} for x in plan.mismatched],
         "warnings": [{"code": x.code, "message": x.message} for x in plan.warnings],
         "stock": None if plan.stock is None else _stock(plan.stock),
+        "storage": None if plan.storage is None else _storage(plan.storage),
     }
 
 
@@ -61,17 +62,20 @@ def summary(plan: Plan) -> dict[str, int | None]:
 
 def assignments(plan: Plan) -> list[dict[str, Any]]:
     """One entry per tensor that is assigned or skipped, in file order."""
-    entries = {name: _assigned(plan, a, name) for a in plan.assignments for name in a.tensors}
+    storage = plan.storage
+    packed = {} if storage is None else {role: storage.packed_tensors(role) for role in Role}
+    entries = {name: _assigned(plan, a, name, packed) for a in plan.assignments for name in a.tensors}
     entries.update((x.tensor, _entry(plan, x.tensor, "skipped", None, None, [], [], x.reason)) for x in plan.skipped)
     return [entries[name] for name in plan.model.tensors if name in entries]
 
 
-def _assigned(plan: Plan, assignment: Assignment, name: str) -> dict[str, Any]:
+def _assigned(plan: Plan, assignment: Assignment, name: str, packed: Mapping[Role, frozenset[str]]) -> dict[str, Any]:
     model = None if plan.trace is None else plan.trace.model(assignment.role)
     uses = {} if model is None else model.uses
     parameters = [_use(use) for target in assignment.checkpoint for use in uses.get(target, ())]
     checkpoint = list(assignment.checkpoint)
-    return _entry(plan, name, assignment.role.value, str(assignment.transform), "dense", checkpoint, parameters, None)
+    storage = "packed" if name in packed.get(assignment.role, ()) else "dense"
+    return _entry(plan, name, assignment.role.value, str(assignment.transform), storage, checkpoint, parameters, None)
 
 
 def _entry(
@@ -95,6 +99,26 @@ def _entry(
         "checkpoint": checkpoint,
         "parameters": parameters,
         "reason": reason,
+    }
+
+
+def _storage(storage: StoragePlan) -> dict[str, Any]:
+    return {
+        "asked": storage.asked,
+        "note": storage.note,
+        "groups": [
+            {
+                "role": group.role.value,
+                "layer": group.module,
+                "tensors": list(group.tensors),
+                "types": list(group.types),
+                "storage": "packed" if group.packed else "dense",
+                "reason": group.reason,
+                "bytes_per_rank": group.nbytes,
+                "dense_bytes_per_rank": group.dense_nbytes,
+            }
+            for group in storage.groups
+        ],
     }
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ggufmap.mapping.memory import CutTensor, cut_tensors, legal_sizes, model_bytes
-from ggufmap.mapping.plan import ModelTrace, Plan
+from ggufmap.mapping.plan import ModelTrace, Plan, StorageGroup
 from ggufmap.report.as_json import assignments, summary
 from ggufmap.report.patterns import counted, pattern, printable, size
 
@@ -34,6 +34,7 @@ def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Map
     _phantoms(console, plan)
     _config(console, config_source, assumed)
     _memory(console, plan)
+    _storage(console, plan)
     _stock(console, plan)
     for warning in plan.warnings:
         console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
@@ -127,7 +128,7 @@ def _memory(console: Console, plan: Plan) -> None:
     ranks = f" per rank at TP {trace.tensor_parallel}" if trace.tensor_parallel > 1 else ""
     ranks += " with EP" if trace.expert_parallel else ""
     draft = "" if trace.draft is None else f", draft {size(model_bytes(trace.draft))}"
-    console.print(_line("memory", f"target {size(model_bytes(trace.target))}{draft}{ranks}, dense"))
+    console.print(_line("memory", f"target {size(model_bytes(trace.target))}{draft}{ranks}"))
     if trace.tensor_parallel > 1:
         cut = cut_tensors(plan)
         sizes = " ".join(map(str, legal_sizes(cut)))
@@ -136,6 +137,30 @@ def _memory(console: Console, plan: Plan) -> None:
             t = found[0]
             text = f"TP {trace.tensor_parallel} cuts {len(found)} x {name}: {t.columns} columns, blocks of {t.block}"
             console.print(_line("", f"{text}; they are dequantised"))
+
+
+def _storage(console: Console, plan: Plan) -> None:
+    """What stays packed and what does not, by layer pattern and reason; bytes are those of one rank."""
+    storage = plan.storage
+    if storage is None:
+        return
+    packed = [group for group in storage.groups if group.packed]
+    if not packed:
+        why = storage.note or "no layer can hold its GGUF blocks"
+        console.print(_line("storage", f"dense: {why}"))
+    else:
+        saved = f"{size(sum(g.nbytes for g in packed))} in place of {size(sum(g.dense_nbytes for g in packed))}"
+        console.print(_line("storage", f"{len(packed)} layers packed: {saved} per rank"))
+    rows: dict[tuple[str, str], list[StorageGroup]] = {}
+    for group in storage.groups:
+        reason = "packed" if group.packed else f"dense: {pattern(group.reason)}"
+        rows.setdefault((("draft: " if group.role == "draft" else "") + pattern(group.module), reason), []).append(
+            group
+        )
+    for (name, reason), groups in rows.items():
+        types = counted(" + ".join(sorted(group.types)) for group in groups)
+        amount = size(sum(group.nbytes for group in groups))
+        console.print(_line("", f"{len(groups)} x {name}  {types}, {amount}  {reason}"))
 
 
 def _by_pattern(tensors: list[CutTensor]) -> dict[str, list[CutTensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +27,22 @@ def make_loader_class() -> type:
             """Nothing to fetch: the manifest names a local file."""
 
         def create_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
-            """Build the model; a draft without the head and embedding that the file does not carry."""
+            """Build the model, packed where the manifest says so.
+
+            A draft comes without the head and embedding that the file does not carry.
+            """
             speculative = vllm_config.speculative_config
             self._draft = speculative is not None and model_config is speculative.draft_model_config
+
+            def create() -> nn.Module:
+                with packed_layers(vllm_config, Path(model_config.model), prefix, draft=self._draft):
+                    made: nn.Module = super(GgufmapLoader, self).create_model(vllm_config, model_config, prefix)
+                return made
+
             if not self._draft:
-                model: nn.Module = super().create_model(vllm_config, model_config, prefix)
-                return model
-            return build_draft(
-                lambda: super(GgufmapLoader, self).create_model(vllm_config, model_config, prefix),
-                Path(model_config.model),
-                shares_embedding=vllm_config.parallel_config.pipeline_parallel_size == 1,
-            )
+                return create()
+            shares_embedding = vllm_config.parallel_config.pipeline_parallel_size == 1
+            return build_draft(create, Path(model_config.model), shares_embedding=shares_embedding)
 
         def load_weights(self, model: nn.Module, model_config: Any) -> None:
             """Fill `model`. Raises FileError, MappingError or UnsupportedError before or instead of garbage."""
@@ -45,14 +51,25 @@ def make_loader_class() -> type:
     return GgufmapLoader
 
 
+def packed_layers(vllm_config: Any, model_dir: Path, prefix: str, *, draft: bool) -> AbstractContextManager[Any]:
+    """While active, vLLM builds the layers packed that the manifest of `model_dir` names for this model."""
+    from ggufmap.mapping import Role
+    from ggufmap.modeldir.manifest import read_manifest
+    from ggufmap.target.packed_layers import holding
+
+    packed = read_manifest(model_dir).packed.get(Role.DRAFT if draft else Role.TARGET)
+    return holding(vllm_config, None if packed is None else packed.layers, prefix)
+
+
 def build_draft(create: Any, model_dir: Path, *, shares_embedding: bool) -> nn.Module:
     """`create()` with the draft's head and embedding deferred where the file of `model_dir` has none.
 
     Pipeline stages do not share the target's embedding: there the draft keeps an own one (`shares_embedding` false).
     """
+    from ggufmap.mapping import Role
     from ggufmap.target.defer import Deferral, deferral_for, deferring
 
-    checkpoint, plan = _open(model_dir)
+    checkpoint, plan = _open(model_dir, Role.DRAFT)
     checkpoint.close()
     names = [name for a in plan.assignments if a.role == "draft" for name in a.checkpoint]
     found = deferral_for(names)
@@ -76,7 +93,7 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
 
     started = time.perf_counter()
     role = Role.DRAFT if draft else Role.TARGET
-    checkpoint, plan = _open(model_dir)
+    checkpoint, plan = _open(model_dir, role)
     with checkpoint:
         wanted = _with_shared_embedding(plan, model) if draft else {a for a in plan.assignments if a.role is role}
         total = sum(checkpoint.tensors[name].nbytes for a in wanted for name in a.tensors)
@@ -111,13 +128,15 @@ def outside_float16(model: nn.Module) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _open(model_dir: Path) -> tuple[Checkpoint, Plan]:
-    """The checkpoint of a model directory, proven to be the one that it was made from, and its plan."""
+def _open(model_dir: Path, role: str = "target") -> tuple[Checkpoint, Plan]:
+    """The checkpoint of a model directory, proven to be the one that it was made from, and its plan for one model."""
     from ggufmap.archs import find_architecture
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.errors import FileError
     from ggufmap.mapping import resolve
+    from ggufmap.mapping.storage import rename_packed
     from ggufmap.modeldir.manifest import read_manifest
+    from ggufmap.stream.packed import packed_view
 
     manifest = read_manifest(model_dir)
     checkpoint = open_checkpoint(manifest.gguf, draft=manifest.draft)
@@ -127,7 +146,11 @@ def _open(model_dir: Path) -> tuple[Checkpoint, Plan]:
                 f"{manifest.gguf}: its header is not the one that {model_dir} was made from",
                 hint="The file was replaced; start again with `ggufmap serve`.",
             )
-        return checkpoint, resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
+        plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
+        if role not in manifest.packed:
+            return checkpoint, plan
+        packed = frozenset(manifest.packed[role].tensors)
+        return packed_view(checkpoint, packed), rename_packed(plan, packed)
     except BaseException:
         checkpoint.close()
         raise

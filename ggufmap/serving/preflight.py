@@ -8,10 +8,12 @@ from pathlib import Path
 from ggufmap.archs import Architecture, find_architecture
 from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint, open_checkpoint
-from ggufmap.mapping import Plan, join_trace, resolve
+from ggufmap.mapping import Plan, resolve
 from ggufmap.mapping.plan import Warned
+from ggufmap.mapping.storage import Storage
 from ggufmap.modeldir.config import ModelConfig, build_config
-from ggufmap.target.client import trace, vllm_available
+from ggufmap.serving.settle import settle, unsettled
+from ggufmap.target.client import vllm_available
 from ggufmap.target.devices import World
 from ggufmap.target.stock import stock_map
 
@@ -34,11 +36,13 @@ def preflight(
     offline: bool = False,
     stock: bool = False,
     world: World | None = None,
+    storage: Storage = Storage.AUTO,
+    online: str | None = None,
 ) -> Preflight:
     """Resolve `model`, and trace the plan through vLLM unless `offline` or vLLM is absent (a warning says so).
 
     `stock` adds what gguf-py's own name map would have done. `world` says for which GPU, and for a rank of how many,
-    vLLM's classes are traced.
+    vLLM's classes are traced. `storage` is what is asked for, `online` the quantisation that vLLM does itself at load.
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
@@ -56,8 +60,10 @@ def preflight(
             offline = True
         if not offline:
             flags = {row.key: row.value for row in architecture.draft_flags}
-            plan = join_trace(plan, trace(plan, config.values, flags, world or World()))
+            plan = settle(plan, config.values, flags, world or World(), storage, online)
             warnings += _draft_warnings(plan, config)
+        else:
+            plan = replace(plan, storage=unsettled(storage))
         if stock:
             plan = replace(plan, stock=stock_map(plan, config.values))
         return Preflight(checkpoint, architecture, config, replace(plan, warnings=(*plan.warnings, *warnings)))

@@ -13,14 +13,20 @@ from pathlib import Path
 
 from ggufmap.archs.base import JsonValue
 from ggufmap.errors import GgufmapError, MappingError, MissingDependencyError, UsageError
+from ggufmap.mapping import Plan, Role
 from ggufmap.modeldir.build import build_model_dir
+from ggufmap.modeldir.manifest import Packed
 from ggufmap.serving.plugin import LOAD_FORMAT
 from ggufmap.serving.preflight import Preflight, lost_flags
 from ggufmap.target.client import vllm_available
+from ggufmap.target.devices import World
 
 _SPLIT_SUFFIX = re.compile(r"-\d+-of-\d+$")
 _OURS = ("--load-format", "--model", "--tokenizer", "--hf-config-path", "--model-loader-extra-config")
 _SPECULATIVE = ("--speculative-config", "-sc", "--spec-method", "--spec-model")
+_RANKS = ("--tensor-parallel-size", "--tensor_parallel_size", "-tp")
+_EXPERTS = ("--enable-expert-parallel", "-ep")
+_QUANTISATION = ("--quantization", "-q")
 _HALF = ("half", "float16", "fp16")
 _PLUGINS = "VLLM_PLUGINS"
 
@@ -75,7 +81,8 @@ def serve_command(
         spelled = option.split("=")[0].replace("_", "-")  # vLLM takes both spellings
         if spelled in _OURS:
             raise UsageError(f"{spelled} is set by ggufmap serve itself", hint=_instead(spelled))
-    folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer)
+    packed = _packed(found.plan)
+    folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer, packed=packed)
     name = _option(extra, "--served-model-name")
     arguments = [sys.executable, *_vllm_serve(folder), "--load-format", LOAD_FORMAT]
     if name is None:
@@ -84,6 +91,28 @@ def serve_command(
     if speculation is not None:
         arguments += ["--speculative-config", json.dumps(speculation)]
     return ServeCommand((*arguments, *extra), _environment(), name)
+
+
+def vllm_world(extra: Sequence[str]) -> World | None:
+    """The ranks that the user's vLLM options ask for; None for one. Raises UsageError when they are no number."""
+    text = _first_option(extra, _RANKS) or "1"
+    if not text.isdecimal():
+        raise UsageError(f"{_RANKS[0]} {text}: a number is expected")
+    experts = any(argument.replace("_", "-") in _EXPERTS for argument in extra)
+    return World("", int(text), experts) if int(text) > 1 or experts else None
+
+
+def online_quantisation(extra: Sequence[str]) -> str | None:
+    """The quantisation that the user asks vLLM for, of dense weights at load."""
+    return _first_option(extra, _QUANTISATION)
+
+
+def _packed(plan: Plan) -> dict[str, Packed]:
+    """What the loader keeps packed, by role."""
+    if plan.storage is None:
+        return {}
+    found = {role: Packed(tuple(sorted(plan.storage.packed_tensors(role))), plan.storage.layers(role)) for role in Role}
+    return {role.value: packed for role, packed in found.items() if packed.tensors}
 
 
 def check_gate(found: Preflight, extra: Sequence[str], *, force: bool) -> list[str]:
@@ -136,6 +165,10 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
         if argument.startswith(name + "="):
             return argument[len(name) + 1 :]
     return None
+
+
+def _first_option(arguments: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((value for name in names if (value := _option(arguments, name)) is not None), None)
 
 
 def _instead(option: str) -> str:

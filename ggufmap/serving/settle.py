@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ggufmap.errors import MissingDependencyError, UsageError
+from ggufmap.errors import GgufmapError, MissingDependencyError, UsageError
 from ggufmap.mapping import Plan, Role, join_trace
 from ggufmap.mapping.plan import StoragePlan, TraceResult
 from ggufmap.mapping.storage import Storage, demoted, dense_plan, packed_plan, plan_storage
@@ -37,7 +37,7 @@ def settle(
     dense = trace(plan, config, flags, world, ask_packing=True)
     storage = plan_storage(plan, dense, asked)
     for _ in range(_ATTEMPTS):
-        if not storage.packed_tensors:
+        if not any(group.packed for group in storage.groups):
             break
         candidate = packed_plan(plan, storage)
         try:
@@ -52,9 +52,15 @@ def settle(
     else:
         storage = _without(storage, "vLLM does not fill it packed")
     if asked is Storage.PACKED:
-        why = storage.note or next((g.reason for g in storage.groups), "the file has no quantised tensors")
-        raise UsageError(f"--storage packed: nothing can be packed: {why}", hint="--storage auto falls back to dense.")
+        raise _nothing_packed(storage)
     return replace(join_trace(plan, dense), storage=storage)
+
+
+def _nothing_packed(storage: StoragePlan) -> GgufmapError:
+    """The environment's fault if it says so, else the file's."""
+    kind = MissingDependencyError if storage.note else UsageError
+    why = storage.note or next((group.reason for group in storage.groups), "the file has no quantised tensors")
+    return kind(f"--storage packed: nothing can be packed: {why}", hint="--storage auto falls back to dense.")
 
 
 def unsettled(asked: Storage) -> StoragePlan:
@@ -88,7 +94,7 @@ def _problems(plan: Plan, found: TraceResult) -> dict[tuple[Role, str], str]:
         lost = {**model.unused, **model.refused}
         for assignment in plan.assignments:
             gone = [name for name in assignment.checkpoint if name in lost]
-            if gone and assignment.tensors[0] in storage.packed_tensors:
+            if gone and assignment.tensors[0] in storage.packed_tensors(role):
                 owners = [key for key, group in packed.items() if assignment.tensors[0] in group.tensors]
                 problems.update(dict.fromkeys(owners, f"vLLM does not take {gone[0]}: {lost[gone[0]]}"))
     return problems

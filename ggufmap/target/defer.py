@@ -66,8 +66,9 @@ def deferring(what: Deferral) -> Iterator[Deferred]:
 
 
 def deferral_for(names: list[str]) -> Deferral:
-    """What a draft made of these checkpoint tensors lacks."""
+    """What a draft made of these checkpoint tensors (dense or packed) lacks."""
+    modules = [name.rpartition(".")[0] for name in names]
     return Deferral(
-        head=not any(name.endswith("shared_head.head.weight") for name in names),
-        embedding=not any(name.endswith("embed_tokens.weight") for name in names),
+        head=not any(module.endswith("shared_head.head") for module in modules),
+        embedding=not any(module.endswith("embed_tokens") for module in modules),
     )

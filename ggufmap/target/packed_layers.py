@@ -18,11 +18,9 @@ from typing import Any
 
 import torch
 
-from ggufmap.checkpoint.ggml_types import TYPES
 from ggufmap.mapping.plan import Packing
 from ggufmap.target import compat
 
-_BY_NAME = {type.name: type for type in TYPES.values()}
 PLUGIN = "vllm_gguf_plugin"
 Layers = Mapping[str, Mapping[str, str]]
 """vLLM's prefix -> shard id as text ("" for the whole) -> ggml type."""
@@ -134,10 +132,12 @@ def _type_id(name: str) -> int:
 
 
 def _row_bytes(name: str, columns: int) -> int:
-    block, size = _BY_NAME[name].block, _BY_NAME[name].bytes
+    import gguf
+
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     if columns % block:
         raise ValueError(f"rows of {columns} values are no whole blocks of {name} ({block})")
-    return columns // block * size
+    return int(columns // block * size)
 
 
 @cache

@@ -21,6 +21,17 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
+_STORAGE_GROUP = _object(
+    role={"enum": ["target", "draft"]},
+    layer=_TEXT,
+    tensors={**_list(_TEXT), "minItems": 1},
+    types={**_list(_TEXT), "minItems": 1},
+    storage={"enum": ["packed", "dense"]},
+    reason={"type": "string"},
+    bytes_per_rank=_COUNT,
+    dense_bytes_per_rank=_COUNT,
+)
+_STORAGE = _object(asked={"enum": ["auto", "packed", "dense"]}, note={"type": "string"}, groups=_list(_STORAGE_GROUP))
 _PARAMETER = _object(name=_TEXT, shard={"type": ["string", "integer", "null"]}, experts={"type": ["integer", "null"]})
 
 ASSIGNMENT = _object(
@@ -77,6 +88,7 @@ REPORT = _object(
     stock={
         "anyOf": [{"type": "null"}, _object(entries=_COUNT, unmapped=_list(_TEXT), phantom=_list(_TEXT))],
     },
+    storage={"anyOf": [{"type": "null"}, _STORAGE]},
 )
 
 
@@ -90,6 +102,11 @@ def check_report(report: Any) -> None:
     assert report["ok"] is not any(counts[kind] for kind in ("unmapped", "missing", "mismatched"))
     assert counts["tensors"] == report["model"]["tensors"]
     bad = {x["tensor"] for kind in ("unmapped", "mismatched") for x in report[kind]}
+    groups = [] if report["storage"] is None else report["storage"]["groups"]
+    held = {(x["role"], name) for x in groups if x["storage"] == "packed" for name in x["tensors"]}
+    assert held == {(x["role"], x["tensor"]) for x in report["assignments"] if x["storage"] == "packed"}
+    # A dense layer says why.
+    assert all(bool(x["reason"]) is (x["storage"] == "dense") for x in groups)
     # Every tensor is in exactly one class.
     assert counts["mapped"] + counts["draft"] + counts["skipped"] + len(bad) == counts["tensors"]
     assert (counts["parameters"] is None) is not report["target"]["traced"]
