@@ -48,6 +48,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "granitehybrid": ("granite", "GRANITE_HYBRID"),
     "granitemoe": ("granite", "GRANITE_MOE"),
     "hunyuan-dense": ("hunyuan", "HUNYUAN_DENSE"),
+    "hy_v3": ("hunyuan_v3", "HY_V3"),
     "internlm2": ("internlm", "INTERNLM2"),
     "jamba": ("jamba", "JAMBA"),
     "kimi-linear": ("kimi", "KIMI_LINEAR"),

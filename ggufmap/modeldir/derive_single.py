@@ -1,4 +1,4 @@
-"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna."""
+"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna, Hunyuan V3."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _laguna_rope(blocks: Layout) -> dict[str, JsonValue]:
     full = mla_rope_parameters(blocks.checkpoint)  # that is, without the part, which needs one head count
     theta = float(str(full["rope_theta"]))
     parts = [blocks.integer(f"rope.dimension_count{kind}", size) / size for kind in ("", "_swa")]
-    sliding = {"rope_type": "default", "rope_theta": _number(blocks, "rope.freq_base_swa", theta)}
+    sliding: dict[str, JsonValue] = {"rope_type": "default", "rope_theta": _number(blocks, "rope.freq_base_swa", theta)}
     return {
         "full_attention": {**full, "partial_rotary_factor": parts[0]},
         "sliding_attention": {**sliding, "partial_rotary_factor": parts[1]},
@@ -88,6 +88,25 @@ def _laguna_gating(blocks: Layout) -> JsonValue:
     return True if gate.shape[0] == head_count else "per-element"
 
 
+def _routed(blocks: Layout) -> list[int]:
+    return [bid for bid in blocks.blocks(("routed",)) if bid in blocks.trunk]
+
+
+def _first_routed(blocks: Layout) -> int:
+    """The header does not say how many blocks are dense (conversion/hunyuan.py): the routers do."""
+    return min(_routed(blocks), default=len(blocks.trunk))
+
+
+def _mlp_types(blocks: Layout) -> list[JsonValue]:
+    routed = _routed(blocks)
+    return ["sparse" if bid in routed else "dense" for bid in blocks.trunk]
+
+
+def _shared_expert_multiple(blocks: Layout) -> int:
+    """How many experts the shared ones are as large as."""
+    return blocks.integer("expert_shared_feed_forward_length") // max(blocks.integer("expert_feed_forward_length"), 1)
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
@@ -98,4 +117,7 @@ DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "first_of_4_full": _first_of_4_full,
     "laguna_rope": _laguna_rope,
     "laguna_gating": _laguna_gating,
+    "first_routed_layer": _first_routed,
+    "mlp_types_by_router": _mlp_types,
+    "shared_expert_multiple": _shared_expert_multiple,
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from support.conformance import HIDDEN, Case
+from support.conformance import HIDDEN, Case, Tensors, values
+from support.tiny_shapes import below, norms
 
 _EXPERTS, _WIDTH = 6, 256
 
@@ -97,7 +98,43 @@ _LAGUNA = Case(
     not_traced="vLLM 0.32 drops the router's bias of every Laguna: its RoutedExperts.load_weights takes matrices only",
 )
 
+
+def _hy3_mtp(tensors: Tensors, config: Any) -> Tensors:
+    """With one MTP block: a decoder block with experts, the projection, three norms."""
+    last, first, hidden = config.num_hidden_layers - 1, config.num_hidden_layers, config.hidden_size
+    shapes = {
+        name.replace(f".{last}.", f".{first}.", 1): tuple(tensor.shape)
+        for name, tensor in tensors.items()
+        if name.startswith(f"model.layers.{last}.")
+    }
+    shapes |= below(f"model.layers.{first}", norms(hidden, "enorm", "hnorm", "final_layernorm"))
+    shapes[f"model.layers.{first}.eh_proj.weight"] = (hidden, 2 * hidden)
+    return tensors | {name: values(f"mtp/{name}", shape) for name, shape in shapes.items()}
+
+
+def _hy3_config(config: dict[str, Any]) -> dict[str, Any]:
+    """With the keys of the published config that vLLM's class reads and transformers' does not have."""
+    extra = {"expert_hidden_dim": config["moe_intermediate_size"], "first_k_dense_replace": 1}
+    return {**config, **extra, "route_norm": True, "qk_norm": True, "num_nextn_predict_layers": 1}
+
+
 CASES = (
+    Case(
+        "hy_v3",
+        "HYV3ForCausalLM",
+        {
+            "head_dim": 64,
+            "num_experts": _EXPERTS,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 2,
+            "moe_intermediate_size": _WIDTH,
+            "router_scaling_factor": 2.5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+        },
+        publish=_hy3_mtp,
+        config_json=_hy3_config,
+        pre="hunyuan",
+    ),
     _LAGUNA,
     replace(
         _LAGUNA,
