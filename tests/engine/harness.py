@@ -29,14 +29,23 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
-    "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # or vLLM leaves one core to itself
 }
 
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment with what keeps an engine small, quiet and offline."""
     kept = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
-    return {**kept, **QUIET, **changes}
+    return {**kept, **QUIET, **_cores(), **changes}
+
+
+def _cores() -> dict[str, str]:
+    """This test process's share of the cores: engines of several do not wait for one another's threads then."""
+    index = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = sorted(os.sched_getaffinity(0))[index::count]
+    if count == 1 or not mine:
+        return {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}  # or vLLM leaves one core to itself
+    return {"OMP_NUM_THREADS": str(len(mine)), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, mine))}
 
 
 def run_worker(name: str, request: dict[str, Any], **changes: str) -> dict[str, Any]:

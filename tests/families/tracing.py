@@ -52,6 +52,9 @@ class Tracer:
             self._process.stdin.flush()
             status = self._process.stdout.readline().strip()
             log = files["log"].read_text()[-3000:] if files["log"].exists() else ""
+            if not status:
+                self.close()  # the next question gets a new one
+                raise MissingDependencyError(f"{call} failed: the process that asks vLLM died")
             if status != "0":
                 raise MissingDependencyError(f"{call} failed ({status}):\n{log}")
             return json.loads(files["answer"].read_text())
@@ -61,3 +64,4 @@ class Tracer:
         if self._process is not None:
             self._process.kill()  # it holds nothing, and a vLLM takes its time to leave
             self._process.wait()
+            self._process = None
