@@ -8,6 +8,7 @@ Checked with vllm 0.33.0 (vllm/platforms/cuda.py, vllm/utils/torch_utils.py, vll
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -73,6 +74,13 @@ def enter(capability: tuple[int, int], devices: int) -> None:
 
     torch_utils._aux_stream = _Nothing()
     torch.cuda.Stream = torch.cuda.Event = lambda *args, **kwargs: _Nothing()
+    # flashinfer asks torch itself.
+    properties = SimpleNamespace(
+        name=name, major=major, minor=minor, total_memory=_MEMORY_BYTES, multi_processor_count=_MULTIPROCESSORS
+    )
+    torch.cuda.get_device_properties = lambda device=None: properties
+    torch.cuda.get_device_capability = lambda device=None: capability
+    torch.cuda.get_device_name = lambda device=None: name
 
 
 def init_workspace() -> None:
