@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
-from ggufmap.checkpoint import limits
+from ggufmap.checkpoint.limits import STRING_BYTES, Limit
 from ggufmap.checkpoint.source import ByteSource
 from ggufmap.errors import FileError
 
 _WINDOW = 1 << 20
 _FIRST_WINDOW = 64 << 10
 _TOO_SHORT = "The header is cut off or damaged; fetch the file again."
+_SHOWN = 80
 
 
 class Cursor:
-    """Reads a header front to back. `context` names what is being read, for error messages."""
+    """Reads a header front to back. `where` says what is being read, for error messages."""
 
     def __init__(self, source: ByteSource, order: str, start: int) -> None:
         self.source = source
         self.order = order
-        self.context = "header"
+        self.where: tuple[str, str] = ("header", "")
         self._base = start
         self._at = 0
         self._window = b""
         self._chunk = _FIRST_WINDOW
-        self._nested = 0
+        self._spent: dict[str, int] = {}
+        self._structs: dict[str, struct.Struct] = {}
 
     @property
     def position(self) -> int:
@@ -38,42 +41,62 @@ class Cursor:
 
     def error(self, problem: str, *, hint: str | None = None) -> FileError:
         """A FileError that says where in which file."""
-        return FileError(f"{self.source.name}: {self.context}: {problem} (offset {self.position})", hint=hint)
+        kind, name = self.where
+        place = f"{kind} {shortened(name)}" if name else kind
+        return FileError(f"{self.source.name}: {place}: {problem} (offset {self.position})", hint=hint)
 
     def unpack(self, code: str) -> int | float:
         """One number of the given `struct` code, in the file's byte order."""
-        size = struct.calcsize("<" + code)
-        self._need(size)
-        (value,) = struct.unpack_from(self.order + code, self._window, self._at)
-        self._at += size
-        number: int | float = value
+        number: int | float = self.record(code)[0]
         return number
 
-    def count(self, what: str, limit: int, unit_bytes: int) -> int:
-        """A 64-bit count of things that take at least `unit_bytes` each, checked against limit and size."""
-        number = int(self.unpack("Q"))
-        if number > limit:
-            raise self.error(f"{what} {number} exceeds the limit {limit}")
+    def record(self, codes: str) -> tuple[Any, ...]:
+        """Several numbers of the given `struct` codes."""
+        found = self._structs.get(codes)
+        if found is None:
+            found = self._structs[codes] = struct.Struct(self.order + codes)
+        self._need(found.size)
+        values = found.unpack_from(self._window, self._at)
+        self._at += found.size
+        return values
+
+    def count(self, limit: Limit, unit_bytes: int) -> int:
+        """A 64-bit count of things that take at least `unit_bytes` each, checked against the limit and the size."""
+        (number,) = self.record("Q")
+        self.check(limit, number)
         if number * unit_bytes > self.remaining:
-            needed = f"{what} {number} needs {number * unit_bytes} bytes or more"
+            needed = f"{limit.what} {number} needs {number * unit_bytes} bytes or more"
             raise self.error(f"{needed}, {self.remaining} remain", hint=_TOO_SHORT)
-        return number
+        return int(number)
 
-    def string(self, limit: int) -> bytes:
-        """A length-prefixed string of at most `limit` bytes."""
-        size = self.count("string length", limit, unit_bytes=1)
+    def check(self, limit: Limit, number: int) -> None:
+        """Raise FileError when `number` is not within `limit`."""
+        if not limit.least <= number <= limit.most:
+            raise self.error(f"{limit.what} is {number}, allowed are {limit.least} to {limit.most}")
+
+    def spend(self, limit: Limit, number: int) -> None:
+        """Account for `number` things of which the whole header may have `limit`."""
+        total = self._spent[limit.what] = self._spent.get(limit.what, 0) + number
+        self.check(limit, total)
+
+    def string(self, limit: Limit) -> bytes:
+        """A length-prefixed string."""
+        size = self.count(limit, unit_bytes=1)
         self._need(size)
         found = self._window[self._at : self._at + size]
         self._at += size
         return found
 
-    def text(self, what: str, limit: int) -> str:
-        """A length-prefixed UTF-8 string."""
+    def text(self, limit: Limit) -> str:
+        """A length-prefixed string of UTF-8 without NUL: C programs would see only what stands before it."""
         raw = self.string(limit)
         try:
-            return raw.decode()
+            found = raw.decode()
         except UnicodeDecodeError as e:
-            raise self.error(f"{what} {raw[:60]!r} is not valid UTF-8 (byte {e.start})") from e
+            raise self.error(f"{shortened(repr(raw))} is not valid UTF-8 (byte {e.start})") from e
+        if "\0" in found:
+            raise self.error(f"{shortened(repr(raw))} has a NUL character (byte {raw.index(0)})")
+        return found
 
     def skip(self, size: int) -> None:
         """Step over `size` bytes without reading them."""
@@ -82,6 +105,17 @@ class Cursor:
         self._at += size
         if self._at > len(self._window):
             self._base, self._at, self._window = self.position, 0, b""
+
+    def skip_bools(self, count: int) -> None:
+        """Step over `count` bools, each one byte that is 0 or 1."""
+        while count:
+            size = min(count, _WINDOW)
+            self._need(size)
+            other = self._window[self._at : self._at + size].translate(None, b"\0\1")
+            if other:
+                raise self.error(f"bool is {other[0]}, allowed are 0 and 1")
+            self._at += size
+            count -= size
 
     def skip_strings(self, count: int) -> None:
         """Step over `count` length-prefixed strings; a tight loop, since vocabularies are long."""
@@ -96,15 +130,9 @@ class Cursor:
                 count -= 1
             self._at = at
             if count:  # the next string crosses the window's edge
-                size = self.count("string length", limits.STRING_BYTES, unit_bytes=1)
+                size = self.count(STRING_BYTES, unit_bytes=1)
                 self.skip(size)
                 count -= 1
-
-    def spend_nested(self, count: int) -> None:
-        """Account for arrays inside arrays: their number is limited over the whole header."""
-        self._nested += count
-        if self._nested > limits.NESTED_ARRAYS:
-            raise self.error(f"more than {limits.NESTED_ARRAYS} arrays inside arrays")
 
     def _need(self, size: int) -> None:
         if self._at + size <= len(self._window):
@@ -114,3 +142,8 @@ class Cursor:
         self._base, self._at = self.position, 0
         self._window = self.source.read(self._base, min(max(size, self._chunk), self.source.size - self._base))
         self._chunk = _WINDOW
+
+
+def shortened(text: str) -> str:
+    """A name from the file, cut to what a message can show."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -6,6 +6,7 @@ Format: GGUF specification versions 2 and 3 (ggml `docs/gguf.md`); version 1 had
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from ggufmap.checkpoint.source import ByteSource
 from ggufmap.errors import FileError
 
 _DEFAULT_ALIGNMENT = 32
+_TABLE = ("tensor table", "")
+_ENTRY = tuple(f"{dims}QIQ" for dims in range(limits.DIMENSIONS.most + 1))
+"""The numbers of a tensor's row by its dimensions: sizes, type, offset."""
 _STRUCT_CODES = {
     "u1": "B",
     "i1": "b",
@@ -30,6 +34,7 @@ _STRUCT_CODES = {
     "i8": "q",
     "f8": "d",
 }
+_type = functools.cache(ggml_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,13 @@ def parse_header(source: ByteSource) -> Header:
     """
     version, order = _preamble(source)
     cursor = Cursor(source, order, start=8)
-    tensor_count = cursor.count("tensor count", limits.TENSORS, unit_bytes=25)
-    key_count = cursor.count("metadata count", limits.KEYS, unit_bytes=13)
+    tensor_count = cursor.count(limits.TENSORS, unit_bytes=25)
+    key_count = cursor.count(limits.KEYS, unit_bytes=13)
     values: dict[str, Value] = {}
     for _ in range(key_count):
         key, value = _pair(cursor)
         if key in values:
-            raise cursor.error(f"metadata key {key} appears twice")
+            raise cursor.error("appears twice")
         values[key] = value
     metadata = Metadata(values, source.name)
     alignment = _alignment(metadata)
@@ -118,10 +123,9 @@ def _looks_hint(head: bytes) -> str:
 
 
 def _pair(cursor: Cursor) -> tuple[str, Value]:
-    key = cursor.text("metadata key", limits.KEY_BYTES)
-    if not key:
-        raise cursor.error("empty metadata key")
-    cursor.context = f"metadata key {key}"
+    cursor.where = ("metadata key", "")
+    key = cursor.text(limits.KEY_BYTES)
+    cursor.where = ("metadata key", key)
     return key, _value(cursor, _value_type(cursor))
 
 
@@ -147,24 +151,27 @@ def _value(cursor: Cursor, type: ValueType) -> Value:
 
 
 def _array(cursor: Cursor, depth: int) -> Array:
-    if depth > limits.ARRAY_DEPTH:
-        raise cursor.error(f"arrays are nested deeper than {limits.ARRAY_DEPTH}")
+    cursor.check(limits.ARRAY_DEPTH, depth)
     element = _value_type(cursor)
     inner: tuple[Array, ...] = ()
     if element is ValueType.STRING:
-        count = cursor.count("string count", limits.STRING_ARRAY, unit_bytes=8)
+        count = cursor.count(limits.STRINGS, unit_bytes=8)
         start = cursor.position
+        cursor.spend(limits.STRINGS, count)
         cursor.skip_strings(count)
     elif element is ValueType.ARRAY:
-        count = cursor.count("array count", limits.NESTED_ARRAYS, unit_bytes=12)
+        count = cursor.count(limits.NESTED_ARRAYS, unit_bytes=12)
         start = cursor.position
-        cursor.spend_nested(count)
+        cursor.spend(limits.NESTED_ARRAYS, count)
         inner = tuple(_array(cursor, depth + 1) for _ in range(count))
     else:
         width = int(SCALARS[element][1])
-        count = cursor.count("array length", limits.ELEMENTS, unit_bytes=width)
+        count = cursor.count(limits.ARRAY_LENGTH, unit_bytes=width)
         start = cursor.position
-        cursor.skip(count * width)
+        if element is ValueType.BOOL:
+            cursor.skip_bools(count)
+        else:
+            cursor.skip(count * width)
     return Array(cursor.source, cursor.order, element, count, start, cursor.position - start, inner)
 
 
@@ -172,7 +179,7 @@ def _alignment(metadata: Metadata) -> int:
     value = metadata.get("general.alignment")
     if value is None:
         return _DEFAULT_ALIGNMENT
-    low, high = limits.ALIGNMENT
+    low, high = limits.ALIGNMENT.least, limits.ALIGNMENT.most
     data = value.data
     if value.type is not ValueType.U32 or not isinstance(data, int) or not low <= data <= high or data & (data - 1):
         shown = data if isinstance(data, int) else value.type_name
@@ -185,23 +192,21 @@ def _alignment(metadata: Metadata) -> int:
 
 def _entry(cursor: Cursor) -> tuple[str, GgmlType, tuple[int, ...], int]:
     """One row of the tensor table: name, type, shape in numpy order, offset relative to the data."""
-    cursor.context = "tensor table"
-    name = cursor.text("tensor name", limits.NAME_BYTES)
-    if not name:
-        raise cursor.error("empty tensor name")
-    cursor.context = f"tensor {name}"
-    count = int(cursor.unpack("I"))
-    if count > limits.DIMENSIONS:
-        raise cursor.error(f"{count} dimensions, allowed are {limits.DIMENSIONS}")
-    dims = [int(cursor.unpack("Q")) for _ in range(count)] or [1]  # ggml: a dimension that is not there is 1
-    type = ggml_type(int(cursor.unpack("I")))
-    offset = int(cursor.unpack("Q"))
+    cursor.where = _TABLE
+    name = cursor.text(limits.NAME_BYTES)
+    cursor.where = ("tensor", name)
+    (count,) = cursor.record("I")
+    cursor.check(limits.DIMENSIONS, count)
+    *dims, type_id, offset = cursor.record(_ENTRY[count])
+    cursor.check(limits.TYPE, type_id)
+    type = _type(type_id)
     elements = math.prod(dims)
-    if max(dims) > limits.ELEMENTS or elements > limits.ELEMENTS:
-        raise cursor.error(f"shape {dims} has {elements} elements, more than {limits.ELEMENTS}")
-    if type.problem is None and dims[0] % type.block:
-        raise cursor.error(f"row length {dims[0]} is not a multiple of {type.name}'s block size {type.block}")
-    return name, type, tuple(reversed(dims)), offset
+    if elements > limits.ELEMENTS.most or (dims and max(dims) > limits.ELEMENTS.most):
+        cursor.check(limits.ELEMENTS, max(elements, *dims))
+    row = dims[0] if dims else 1  # ggml: a dimension that is not there is 1
+    if type.problem is None and row % type.block:
+        raise cursor.error(f"row length {row} is not a multiple of {type.name}'s block size {type.block}")
+    return name, type, tuple(reversed(dims)) or (1,), offset
 
 
 def _place(

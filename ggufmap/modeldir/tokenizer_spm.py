@@ -21,6 +21,7 @@ _MAX_TOKEN = 1024
 """Characters of a token. Cutting costs the square of it; the longest in use are runs of a few hundred spaces."""
 
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_BYTE_TEXTS = frozenset(_BYTES)
 
 Merge = tuple[str, str]
 
@@ -42,6 +43,7 @@ def spm_model(metadata: Metadata, vocabulary: Vocabulary, warnings: list[str]) -
             f"{metadata.file}: tokenizer.ggml.tokens[{longest}] has {lengths[longest]} characters; "
             f"a SentencePiece token may have {_MAX_TOKEN} here"
         )
+    _check_byte_tokens(vocabulary, warnings)
     # On a tie the longer token first: a run of blanks grows from its left end, as in llama.cpp.
     order = np.lexsort((-lengths, -scores.astype(np.float64)))
     parts = _parts(vocabulary)
@@ -69,6 +71,13 @@ def spm_model(metadata: Metadata, vocabulary: Vocabulary, warnings: list[str]) -
         "vocab": vocabulary.ids,
         "merges": merges,
     }
+
+
+def _check_byte_tokens(vocabulary: Vocabulary, warnings: list[str]) -> None:
+    marked = [vocabulary.texts[i] for i in np.flatnonzero(vocabulary.types == TokenType.BYTE).tolist()]
+    odd = [text for text in marked if text not in _BYTE_TEXTS]
+    if odd:
+        warnings.append(f"{len(odd)} tokens of type byte do not spell one (<0x00> to <0xFF>): {odd[0][:64]!r}")
 
 
 def _parts(vocabulary: Vocabulary) -> set[str]:

@@ -66,14 +66,12 @@ class Vocabulary:
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """Read and check the token list.
 
-    Raises MetadataError for a missing or empty list, lists of different length, wrong element types, two
-    tokens with one text, or a BOS or EOS id outside the list.
+    Raises MetadataError for a missing or empty list, lists of different length, wrong element types, or a BOS or EOS
+    id outside the list.
     """
     warnings: list[str] = []
-    texts = _texts(metadata, warnings)
+    texts = _distinct(_texts(metadata, warnings), warnings)
     ids = dict(zip(texts, range(len(texts)), strict=True))
-    if len(ids) != len(texts):
-        raise MetadataError(f"{metadata.file}: {_duplicate(texts)}", hint="llama.cpp refuses this file, too.")
     types = _types(metadata, len(texts), warnings)
     marks = read_marks(metadata, ids, len(texts))
     for marked, kind in (
@@ -121,20 +119,41 @@ def _texts(metadata: Metadata, warnings: list[str]) -> list[str]:
     return texts
 
 
-def _duplicate(texts: list[str]) -> str:
-    seen: dict[str, int] = {}
+def _distinct(texts: list[str], warnings: list[str]) -> list[str]:
+    """`texts` with a text of its own for each id: the first token of several with one text keeps it."""
+    if len(set(texts)) == len(texts):
+        return texts
+    known, seen, again = set(texts), set[str](), []
     for i, text in enumerate(texts):
         if text in seen:
-            return f"{TOKENS}[{seen[text]}] and [{i}] are both {text[:64]!r}"
-        seen[text] = i
-    raise AssertionError("called without a duplicate")
+            again.append(f"[{i}] is {text[:64]!r}")
+            text = f"[DUPLICATE_{i}]"
+            while text in known:  # a file may have that text, too
+                text += "_"
+            known.add(text)
+            texts[i] = text
+        seen.add(text)
+    warnings.append(
+        f"{TOKENS}: {len(again)} tokens have the text of an earlier one (the first: {again[0]}); no text can produce "
+        "them, and llama.cpp refuses the file"
+    )
+    return texts
 
 
 def _types(metadata: Metadata, size: int, warnings: list[str]) -> npt.NDArray[np.int64]:
     if TOKEN_TYPES not in metadata:
         warnings.append(f"{TOKEN_TYPES} is missing: every token counts as normal text")
         return np.full(size, TokenType.NORMAL, dtype=np.int64)
-    return _numbers(metadata, TOKEN_TYPES, size, "iu", warnings).astype(np.int64)
+    types = _numbers(metadata, TOKEN_TYPES, size, "iu", warnings).astype(np.int64)
+    unknown = (types < min(TokenType)) | (types > max(TokenType))
+    if unknown.any():
+        i = int(unknown.argmax())
+        warnings.append(
+            f"{TOKEN_TYPES}: {int(unknown.sum())} tokens have a type beyond {min(TokenType):d} to {max(TokenType):d} "
+            f"([{i}] is {types[i]}); they count as undefined, as in llama.cpp"
+        )
+        types[unknown] = TokenType.UNDEFINED
+    return types
 
 
 def _numbers(metadata: Metadata, key: str, size: int, kinds: str, warnings: list[str]) -> npt.NDArray[np.generic]:

@@ -262,7 +262,6 @@ HOSTILE: list[tuple[str, Header, str]] = [
     ("tokens are numbers", bpe() | {T + "tokens": integers(1, 2)}, "should be an array of strings"),
     ("tokens is a string", bpe() | {T + "tokens": (gb.STRING, "a")}, "should be an array of strings"),
     ("empty tokens", bpe() | {T + "tokens": strings()}, "is empty"),
-    ("one text twice", bpe() | {T + "tokens": strings(*"abcdefa")}, r"\[0\] and \[6\] are both 'a'"),
     ("types too short", bpe() | {T + "token_type": integers(1)}, "has 1 entries, but tokenizer.ggml.tokens has 7"),
     ("types are floats", bpe() | {T + "token_type": floats(*[1.0] * 7)}, "should hold numbers, found"),
     ("types is a number", bpe() | {T + "token_type": (gb.UINT32, 1)}, "should be an array of numbers"),
@@ -298,7 +297,17 @@ def test_hostile_headers_are_refused_in_words(header: Header, message: str, buil
 ODD: list[tuple[str, Header, str]] = [
     ("no types", without(bpe(), T + "token_type"), "every token counts as normal text"),
     ("types too long", bpe() | {T + "token_type": integers(*[1] * 9)}, "has 9 entries"),
-    ("types of no meaning", bpe() | {T + "token_type": integers(3, 3, 99, -5, 0, 1, 1)}, ""),
+    (
+        "types of no meaning",
+        bpe() | {T + "token_type": integers(3, 3, 99, -5, 0, 1, 1)},
+        "2 tokens have a type beyond 0 to 6 ([2] is 99)",
+    ),
+    ("one text twice", bpe() | {T + "tokens": strings(*"abcdefa")}, "1 tokens have the text of an earlier one"),
+    (
+        "byte tokens that spell none",
+        spm() | pieces("ab", byte_tokens=False),
+        "256 tokens of type byte do not spell one",
+    ),
     ("a token without text", bpe() | {T + "tokens": strings("<s>", "</s>", *"abc", "ab", "")}, "have no text"),
     (
         "a token of bytes",
@@ -325,6 +334,16 @@ def test_odd_headers_build_and_say_so(header: Header, warning: str, build: Build
         assert any(warning in said for said in files.warnings), files.warnings
     else:
         assert not any("entries" in said for said in files.warnings)
+
+
+def test_of_two_tokens_with_one_text_the_first_is_produced(build: Build) -> None:
+    words = ("<s>", "</s>", "a", "b", "[DUPLICATE_5]", "a", "ab")
+    files = build(bpe() | {T + "tokens": strings(*words)})
+    assert ids(files, "a", add_special=False) == [2]
+    vocabulary = Tokenizer.from_str(files.tokenizer_json).get_vocab()
+    assert len(vocabulary) == 7
+    assert vocabulary["[DUPLICATE_5]"] == 4
+    assert vocabulary["[DUPLICATE_5]_"] == 5
 
 
 def test_the_first_of_two_equal_merges_counts(build: Build) -> None:
