@@ -14,6 +14,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "arcee": ("llama", "ARCEE"),
     "bailingmoe": ("bailing", "BAILING_MOE"),
     "bailingmoe2": ("bailing", "BAILING_MOE2"),
+    "bailingmoe3": ("bailing3", "BAILING_MOE3"),
     "bloom": ("bloom", "BLOOM"),
     "chatglm": ("glm4", "CHATGLM"),
     "cohere2": ("cohere", "COHERE2"),

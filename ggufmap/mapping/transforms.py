@@ -238,6 +238,7 @@ KINDS: dict[str, Kind] = {
     "minus_inverse_root": Kind(_minus_inverse_root, moves_rows=False, computes=True),
     "a_log": Kind(_copy, moves_rows=False, computes=True),
     "a_log_flat": Kind(_flat, moves_rows=False, computes=True),
+    "log_flat": Kind(_flat, moves_rows=False, computes=True),
     "conv_channels": Kind(_conv_channels, moves_rows=False),
     "flat": Kind(_flat, moves_rows=False),
     "join_rows": Kind(_join_rows, moves_rows=True),

@@ -1,4 +1,4 @@
-"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna, Hunyuan V3."""
+"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna, Hunyuan V3, Bailing MoE V3."""
 
 from __future__ import annotations
 
@@ -107,6 +107,16 @@ def _shared_expert_multiple(blocks: Layout) -> int:
     return blocks.integer("expert_shared_feed_forward_length") // max(blocks.integer("expert_feed_forward_length"), 1)
 
 
+def _layer_group_size(blocks: Layout) -> int:
+    """The distance of the blocks with full attention; those behind the last whole group are full as well."""
+    full = [bid for bid in blocks.trunk if bid not in blocks.linear]
+    size = full[0] + 1 if full else len(blocks.trunk) + 1
+    rest = len(blocks.trunk) // size * size
+    if full != [bid for bid in blocks.trunk if (bid + 1) % size == 0 or bid >= rest]:
+        raise FileError(f"{blocks.checkpoint.path}: blocks {full} with full attention are in no groups of {size}")
+    return size
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
@@ -120,4 +130,5 @@ DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "first_routed_layer": _first_routed,
     "mlp_types_by_router": _mlp_types,
     "shared_expert_multiple": _shared_expert_multiple,
+    "layer_group_size": _layer_group_size,
 }

@@ -95,6 +95,11 @@ def _a_log_flat(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     return [_a_log(tensors, 0)[0].reshape(-1)]
 
 
+def _log_flat(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The same of one that is stored as exp(A_log), without the sign (conversion/bailingmoe3.py)."""
+    return _a_log_flat([-tensors[0]], 0)
+
+
 def _flat(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     """A vector that the converter stores with more axes (conversion/mamba.py: D, norms by group)."""
     return [tensors[0].reshape(-1)]
@@ -204,6 +209,7 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "a_log": _a_log,
     "a_log_flat": _a_log_flat,
     "add": _add,
+    "log_flat": _log_flat,
     "conv_channels": _conv_channels,
     "experts": _experts,
     "expert_halves": _expert_halves,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ggufmap.errors import MappingError
 from ggufmap.mapping.transforms import Transform
 from ggufmap.stream.transforms import apply
 
@@ -25,6 +26,9 @@ def test_vectors_lose_the_axis_that_the_converter_gave_them() -> None:
     original = torch.linspace(-1, 3, 12).to(torch.bfloat16).float()
     assert torch.equal(apply(Transform("a_log_flat"), [-torch.exp(original).reshape(12, 1)])[0], original)
     assert torch.equal(apply(Transform("flat"), [original.reshape(3, 4)])[0], original)
+    assert torch.equal(apply(Transform("log_flat"), [torch.exp(original).reshape(12, 1)])[0], original)
+    with pytest.raises(MappingError, match="decay"):
+        apply(Transform("log_flat"), [-torch.exp(original).reshape(12, 1)])
 
 
 def test_rows_are_joined_within_each_expert() -> None:

@@ -1,0 +1,104 @@
+"""Bailing MoE V3: a hybrid of linear and latent attention whose config class is code of its repository."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.conformance import BASE, HIDDEN, TOKENS, Case
+from support.tiny_shapes import Shapes, below, gated, norms, outside, writer
+
+_EXPERTS, _WIDTH, _HEADS, _HEAD = 8, 256, 4, 32
+_NO_CONFIG = {"model_type": "the repository's own class is code; Kimi Linear's takes the keys, and vLLM knows its MLA"}
+
+_BAILING3: dict[str, Any] = {
+    **BASE,
+    **TOKENS["qwen"],
+    "architectures": ["BailingMoeV3ForCausalLM"],
+    "model_type": "bailing_hybrid",
+    "num_hidden_layers": 5,
+    "num_attention_heads": _HEADS,
+    "num_key_value_heads": _HEADS,
+    "hidden_act": "silu",
+    "use_bias": False,
+    "head_dim": _HEAD,
+    "short_conv_kernel_size": 4,
+    "no_kda_lora": True,
+    "kda_safe_gate": True,
+    "kda_lower_bound": -5.0,
+    "gated_attention_proj_granularity_type": "head_wise",
+    "layer_group_size": 2,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 48,
+    "num_experts": _EXPERTS,
+    "num_experts_per_tok": 3,
+    "num_shared_experts": 2,
+    "moe_intermediate_size": _WIDTH,
+    "moe_shared_expert_intermediate_size": _WIDTH,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "score_function": "sigmoid",
+    "num_nextn_predict_layers": 1,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 600000.0},
+}
+
+
+def _kda() -> Shapes:
+    inner = _HEADS * _HEAD
+    found: Shapes = {f"{x}_proj.weight": (inner, HIDDEN) for x in ("q", "k", "v", "f", "g")}
+    found |= {f"{x}_conv1d.weight": (inner, 1, 4) for x in "qkv"}
+    found |= {"b_proj.weight": (_HEADS, HIDDEN), "o_proj.weight": (HIDDEN, inner), "o_norm.weight": (_HEAD,)}
+    return below("attention", {**found, "A_log": (_HEADS,), "dt_bias": (inner,)})
+
+
+def _mla(config: dict[str, Any]) -> Shapes:
+    rank, kv_rank, rope = config["q_lora_rank"], config["kv_lora_rank"], config["qk_rope_head_dim"]
+    nope, value = config["qk_nope_head_dim"], config["v_head_dim"]
+    found: Shapes = {
+        "q_a_proj.weight": (rank, HIDDEN),
+        "q_a_layernorm.weight": (rank,),
+        "q_b_proj.weight": (_HEADS * (nope + rope), rank),
+        "kv_a_proj_with_mqa.weight": (kv_rank + rope, HIDDEN),
+        "kv_a_layernorm.weight": (kv_rank,),
+        "kv_b_proj.weight": (_HEADS * (nope + value), kv_rank),
+        "g_proj.weight": (_HEADS, HIDDEN),
+        "dense.weight": (HIDDEN, _HEADS * value),
+    }
+    return below("attention", found)
+
+
+def _bailing3(config: dict[str, Any]) -> Shapes:
+    found = {name.replace("embed_tokens", "word_embeddings"): shape for name, shape in outside(HIDDEN).items()}
+    trunk = config["num_hidden_layers"]
+    for bid in range(trunk + config["num_nextn_predict_layers"]):
+        block = norms(HIDDEN, "input_layernorm", "post_attention_layernorm")
+        block |= _kda() if bid in (0, 2) else _mla(config)
+        if bid:
+            block |= {"mlp.gate.weight": (_EXPERTS, HIDDEN), "mlp.gate.expert_bias": (_EXPERTS,)}
+            for expert in range(_EXPERTS):
+                block |= gated(f"mlp.experts.{expert}", HIDDEN, _WIDTH)
+            block |= gated("mlp.shared_experts", HIDDEN, 2 * _WIDTH)
+        else:
+            block |= gated("mlp", HIDDEN, 512)
+        if bid >= trunk:
+            block |= {**norms(HIDDEN, "enorm", "hnorm", "final_layernorm"), "eh_proj.weight": (HIDDEN, 2 * HIDDEN)}
+        found |= below(f"model.layers.{bid}", block)
+    return found
+
+
+CASES = (
+    Case(
+        "bailing_moe3",
+        "BailingMoeV3ForCausalLM",
+        write=writer("bailing_moe3", _BAILING3, _bailing3(_BAILING3)),
+        pre="bailingmoe2",
+        raw_config=True,
+        ignore=_NO_CONFIG,
+        not_run="vLLM cannot read the original's config without remote code (no config class for `bailing_hybrid`)",
+    ),
+)
