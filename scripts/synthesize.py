@@ -1,6 +1,7 @@
-"""Write a sparse GGUF set with the real shapes of a large model: hundreds of GB apparent, a few MB on disk.
+"""Write a GGUF set with the real shapes of a large model: hundreds of GB apparent, a few MB on disk.
 
-Every value is zero (holes), which is enough to audit, trace and plan. Usage: synthesize.py MODEL FOLDER [--splits N]
+Every value is zero (holes), which is enough to audit, trace and plan. With --data the blocks hold random values, the
+same ones each time: large files to load. Usage: synthesize.py MODEL FOLDER [--splits N] [--data]
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 ALIGNMENT = 32
 _TYPES = {"F32": (0, 1, 4), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q6_K": (14, 256, 210), "BF16": (30, 1, 2)}
@@ -317,7 +321,53 @@ def glm_5_3_flash() -> Model:
     return Model("glm5-next", "GLM-5.3-Flash", keys, _decoder(m, _glm53_block), m.vocab, "glm4")
 
 
+def qwen3_moe(blocks: int) -> Model:
+    """Qwen3-30B-A3B cut to `blocks` blocks of 345 MB (1.22 GB in bfloat16), with a small vocabulary."""
+    hidden, heads, kv, size, experts, ff, vocab = 2048, 32, 4, 128, 128, 768, 4096
+    tensors: list[Tensor] = [
+        ("token_embd.weight", (vocab, hidden), "Q4_K"),
+        ("output.weight", (vocab, hidden), "Q6_K"),
+        ("output_norm.weight", (hidden,), "F32"),
+    ]
+    for bid in range(blocks):
+        p = f"blk.{bid}."
+        tensors += [
+            (p + "attn_norm.weight", (hidden,), "F32"),
+            (p + "attn_q.weight", (heads * size, hidden), "Q4_K"),
+            (p + "attn_k.weight", (kv * size, hidden), "Q4_K"),
+            (p + "attn_v.weight", (kv * size, hidden), "Q6_K"),
+            (p + "attn_q_norm.weight", (size,), "F32"),
+            (p + "attn_k_norm.weight", (size,), "F32"),
+            (p + "attn_output.weight", (hidden, heads * size), "Q4_K"),
+            (p + "ffn_norm.weight", (hidden,), "F32"),
+            (p + "ffn_gate_inp.weight", (experts, hidden), "F32"),
+            (p + "ffn_gate_exps.weight", (experts, ff, hidden), "Q4_K"),
+            (p + "ffn_up_exps.weight", (experts, ff, hidden), "Q4_K"),
+            (p + "ffn_down_exps.weight", (experts, hidden, ff), "Q4_K"),
+        ]
+    keys = {
+        "block_count": blocks,
+        "context_length": 4096,
+        "embedding_length": hidden,
+        "feed_forward_length": 6144,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv,
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 1e6,
+        "expert_count": experts,
+        "expert_used_count": 8,
+        "expert_feed_forward_length": ff,
+        "vocab_size": vocab,
+    }
+    tokens = ["t", "o", "to", *(f"token{i}" for i in range(3, vocab))]
+    extra = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": ["t o"]}
+    return Model("qwen3moe", f"Qwen3-MoE-{blocks}", keys, tensors, vocab, "qwen2", extra)
+
+
 MODELS: dict[str, Callable[[], Model]] = {
+    **{f"qwen3-moe-{blocks}": partial(qwen3_moe, blocks) for blocks in (1, 3, 6, 12, 24)},
     "glm-5": glm_5,
     "glm-5.2": glm_5_2,
     "glm-5.2-extra-indexers": lambda: glm_5_2(extra_indexers=True),
@@ -327,8 +377,8 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-def write(model: Model, folder: Path, splits: int = 1) -> list[Path]:
-    """Write `model` as `splits` sparse files of about equal size. Their paths, in order."""
+def write(model: Model, folder: Path, splits: int = 1, data: bool = False) -> list[Path]:
+    """Write `model` as `splits` files of about equal size, sparse ones unless with `data`. Their paths, in order."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = [_nbytes(shape, type) for _, shape, type in model.tensors]
     share, groups, used = sum(sizes) / splits, [[] for _ in range(splits)], 0
@@ -339,7 +389,7 @@ def write(model: Model, folder: Path, splits: int = 1) -> list[Path]:
     for no, group in enumerate(groups):
         suffix = f"-{no + 1:05d}-of-{splits:05d}" if splits > 1 else ""
         paths.append(folder / f"{model.name}{suffix}.gguf")
-        _write_file(paths[-1], _metadata(model, no, splits), group)
+        _write_file(paths[-1], _metadata(model, no, splits), group, data)
     return paths
 
 
@@ -389,7 +439,31 @@ def _pad(size: int) -> int:
     return -size % ALIGNMENT
 
 
-def _write_file(path: Path, metadata: dict[str, Any], tensors: list[Tensor]) -> None:
+# Where the half-precision scales of a block are; all its other bytes may be anything.
+_SCALES = {"Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
+_AT_ONCE = 1 << 20  # blocks
+
+
+def _write_data(file: BinaryIO, shape: tuple[int, ...], type: str, seed: int) -> None:
+    """Random blocks whose scales are between 0.001 and 0.002, and random numbers around zero."""
+    generator = np.random.default_rng(seed)
+    _, block, size = _TYPES[type]
+    left = int(np.prod(shape)) // block
+    while left:
+        count = min(left, _AT_ONCE)
+        left -= count
+        if type in _SCALES:
+            blocks = generator.integers(0, 256, (count, size), dtype=np.uint8)
+            for start in _SCALES[type]:
+                scales = generator.uniform(0.001, 0.002, count).astype("<f2")
+                blocks[:, start : start + 2] = scales.view(np.uint8).reshape(count, 2)
+        else:
+            values = generator.standard_normal(count, dtype=np.float32).view("<u4")
+            blocks = values if type == "F32" else (values >> 16).astype("<u2")  # BF16 is the upper half
+        file.write(blocks.tobytes())
+
+
+def _write_file(path: Path, metadata: dict[str, Any], tensors: list[Tensor], data: bool) -> None:
     out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
     for key, value in metadata.items():
         kind, raw = _value(value)
@@ -404,6 +478,9 @@ def _write_file(path: Path, metadata: dict[str, Any], tensors: list[Tensor]) -> 
     out += bytes(_pad(len(out)))
     with path.open("wb") as file:
         file.write(out)
+        for index, (_, shape, type) in enumerate(tensors if data else ()):
+            _write_data(file, shape, type, index)
+            file.write(bytes(_pad(file.tell())))
         file.truncate(len(out) + offset)  # a hole: reads as zeros, takes no space
 
 
@@ -413,8 +490,9 @@ def main() -> int:
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, default=1)
+    parser.add_argument("--data", action="store_true", help="random values instead of holes")
     args = parser.parse_args()
-    paths = write(MODELS[args.model](), args.folder, args.splits)
+    paths = write(MODELS[args.model](), args.folder, args.splits, args.data)
     apparent = sum(path.stat().st_size for path in paths)
     on_disk = sum(path.stat().st_blocks * 512 for path in paths)
     print(f"{len(paths)} files, {apparent / 1e9:.1f} GB apparent, {on_disk / 1e6:.1f} MB on disk")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -29,6 +30,10 @@ class ByteSource(Protocol):
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the writable byte `buffer` from `offset`. Raises FileError when the bytes are not there."""
+        ...
+
+    def advise(self, offset: int, length: int, *, needed: bool) -> None:
+        """Say that a range will be read soon, or not again: a hint, never an error."""
         ...
 
     def close(self) -> None:
@@ -87,6 +92,14 @@ class LocalFile:
                     hint="The file was truncated or replaced after it was opened.",
                 )
             done += got
+
+    def advise(self, offset: int, length: int, *, needed: bool) -> None:
+        """See ByteSource.advise: the page cache is filled ahead, or freed."""
+        if not hasattr(os, "posix_fadvise"):  # macOS
+            return
+        advice = os.POSIX_FADV_WILLNEED if needed else os.POSIX_FADV_DONTNEED
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, offset, length, advice)
 
     def close(self) -> None:
         """Close the file; reading afterwards is an error."""

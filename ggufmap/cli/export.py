@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +10,7 @@ import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.output import note
-from ggufmap.errors import UsageError
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+from ggufmap.serving.memory import DEFAULT, parse_size
 
 
 class Dtype(StrEnum):
@@ -28,9 +25,8 @@ def export(
     model: options.Model,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder, or an unfinished one.")],
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What quantised tensors become.")] = Dtype.BFLOAT16,
-    shard_size: Annotated[
-        str, typer.Option("--shard-size", metavar="SIZE", help="Bytes per file, also the memory it takes.")
-    ] = "1G",
+    shard_size: Annotated[str, typer.Option("--shard-size", metavar="SIZE", help="Bytes per file.")] = "4G",
+    max_host_memory: options.MaxHostMemory = DEFAULT,
     hf_config: options.HfConfig = None,
     tokenizer: options.Tokenizer = None,
     draft: options.Draft = None,
@@ -49,7 +45,8 @@ def export(
     from ggufmap.serving.progress import load_progress
     from ggufmap.stream.export import export as write
 
-    limit = _bytes(shard_size)
+    shard_bytes = parse_size(shard_size, "--shard-size")
+    memory = parse_size(max_host_memory, "--max-host-memory")
     with open_checkpoint(model, draft=draft) as checkpoint:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         plan = resolve(checkpoint, architecture)
@@ -57,7 +54,13 @@ def export(
         total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
         with load_progress(checkpoint.name, total) as progress:
             done = write(
-                plan, checkpoint, output, dtype=getattr(torch, dtype.value), shard_bytes=limit, progress=progress
+                plan,
+                checkpoint,
+                output,
+                dtype=getattr(torch, dtype.value),
+                shard_bytes=shard_bytes,
+                progress=progress,
+                memory=memory,
             )
         add_model_files(output, checkpoint, config, tokenizer=tokenizer)
     for warning in config.warnings:
@@ -67,10 +70,3 @@ def export(
     again = f", {done.reused} of them already there" if done.reused else ""
     note(f"{len(done.files)} files{again}, {done.nbytes / 1e9:.2f} GB", "dim")
     typer.echo(output)
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([KMG]I?)?B?", text.strip().upper())
-    if match is None or not int(match[1]):
-        raise UsageError(f"--shard-size {text!r}: a number with K, M, G, Ki, Mi or Gi is expected")
-    return int(match[1]) * _UNITS[match[2] or ""]

@@ -52,3 +52,11 @@ Storage = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+MaxHostMemory = Annotated[
+    str,
+    typer.Option(
+        "--max-host-memory",
+        metavar="SIZE",
+        help="Bytes held at a time beside the destination, per process (M, G, Mi, Gi).",
+    ),
+]

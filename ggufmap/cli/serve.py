@@ -9,6 +9,7 @@ import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.output import data_console, note
+from ggufmap.serving.memory import DEFAULT, parse_size
 
 
 def serve(
@@ -28,6 +29,7 @@ def serve(
         typer.Option("--num-speculative-tokens", min=1, help="Draft tokens per step (default: one per draft block)."),
     ] = None,
     storage: options.Storage = options.Choice.AUTO,
+    max_host_memory: options.MaxHostMemory = DEFAULT,
     force: Annotated[bool, typer.Option("--force", help="Go on although something is wrong or refused.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and environment, run nothing.")] = False,
 ) -> None:
@@ -50,6 +52,7 @@ def serve(
     )
 
     extra = vllm_args or []
+    memory = parse_size(max_host_memory, "--max-host-memory")
     found = preflight(
         model,
         hf_config=hf_config,
@@ -67,7 +70,7 @@ def serve(
         for objection in check_gate(found, extra, force=force):
             note(f"--force: {objection}", "bold red")
         speculation = speculative_config(found, extra, enabled=not no_mtp, tokens=num_speculative_tokens)
-        command = serve_command(found, extra, tokenizer=tokenizer, speculation=speculation)
+        command = serve_command(found, extra, tokenizer=tokenizer, speculation=speculation, memory=memory)
     if dry_run:
         settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
         typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())

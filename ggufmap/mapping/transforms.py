@@ -41,6 +41,8 @@ class Kind:
     row_group: Callable[[Shape, int], int] | None = None
     """Rows that must be read together for the transform to work on a part of a matrix; None: only on the whole."""
     computes: bool = False
+    stacks: bool = False
+    """On stacks of matrices, each place of the stack is made of the inputs' same place alone."""
 
 
 def _copy(shapes: Sequence[Shape], _: int) -> list[Shape]:
@@ -241,7 +243,7 @@ KINDS: dict[str, Kind] = {
     "log_flat": Kind(_flat, moves_rows=False, computes=True),
     "conv_channels": Kind(_conv_channels, moves_rows=False),
     "flat": Kind(_flat, moves_rows=False),
-    "join_rows": Kind(_join_rows, moves_rows=True),
+    "join_rows": Kind(_join_rows, moves_rows=True, stacks=True),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "expert_halves": Kind(_expert_halves, moves_rows=True, cuts_rows=True),
     "experts_below": Kind(_experts_below, moves_rows=True),
@@ -256,8 +258,8 @@ KINDS: dict[str, Kind] = {
     "tiled_tail_conv": Kind(_tiled_tail_conv, moves_rows=False),
     "tiled_a_log": Kind(_tiled_rows, moves_rows=False, computes=True),
     "transpose": Kind(_transpose, moves_rows=False),
-    "stacked_columns": Kind(_stacked_columns, moves_rows=False),
-    "alternating_columns": Kind(_stacked_columns, moves_rows=False),
+    "stacked_columns": Kind(_stacked_columns, moves_rows=False, stacks=True),
+    "alternating_columns": Kind(_stacked_columns, moves_rows=False, stacks=True),
     "interleave": Kind(_interleave, moves_rows=False),
     "qkv_heads": Kind(_qkv_heads, moves_rows=True),
     "qkv_groups": Kind(_qkv_groups, moves_rows=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
 
     from ggufmap.checkpoint import Checkpoint
     from ggufmap.mapping import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load did: parameters filled, bytes read by this rank and those of its tensors, most memory held."""
+
+    parameters: int
+    read: int
+    stored: int
+    peak: int
 
 
 def make_loader_class() -> type:
@@ -46,7 +57,10 @@ def make_loader_class() -> type:
 
         def load_weights(self, model: nn.Module, model_config: Any) -> None:
             """Fill `model`. Raises FileError, MappingError or UnsupportedError before or instead of garbage."""
-            load_into(model, Path(model_config.model), model_config.dtype, draft=self._draft)
+            from ggufmap.serving.memory import limit_of
+
+            memory = limit_of(self.load_config.model_loader_extra_config)
+            load_into(model, Path(model_config.model), model_config.dtype, draft=self._draft, memory=memory)
 
     return GgufmapLoader
 
@@ -80,16 +94,20 @@ def build_draft(create: Any, model_dir: Path, *, shares_embedding: bool) -> nn.M
     return model
 
 
-def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = False) -> None:
+def load_into(
+    model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = False, memory: int | None = None
+) -> LoadReport:
     """Stream the GGUF file that `model_dir` stands for into `model`, quantised tensors rounded to `dtype`.
 
+    At most `memory` bytes (1 GiB by default) are held beside the model.
     With `draft`, only the draft blocks are read (and the target's embedding, if the draft has one of its own to fill).
     Raises FileError when the file is not the one the folder was made from, MappingError when the plan has problems or
-    the load did not write every element of every parameter exactly once.
+    the load did not write every element of every parameter exactly once, UsageError when `memory` is too little.
     """
     from ggufmap.mapping import Role
+    from ggufmap.serving.memory import available
     from ggufmap.serving.progress import load_progress
-    from ggufmap.stream import Lazy, stream
+    from ggufmap.stream import Budget, Lazy, stream
 
     started = time.perf_counter()
     role = Role.DRAFT if draft else Role.TARGET
@@ -97,9 +115,13 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
     with checkpoint:
         wanted = _with_shared_embedding(plan, model) if draft else {a for a in plan.assignments if a.role is role}
         total = sum(checkpoint.tensors[name].nbytes for a in wanted for name in a.tensors)
-        lazy = Lazy()
-        with load_progress(f"{checkpoint.name} ({role})", total) as progress:
-            parameters = _load(model, stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy))
+        rank, ranks = _rank()
+        lazy, budget = Lazy(), Budget() if memory is None else Budget(memory)
+        # Where memory is short the page cache is freed behind; other ranks may still want to read it.
+        forget = ranks == 1 and total > available()
+        with load_progress(f"{checkpoint.name} ({role})", total, rank, ranks) as progress:
+            tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, budget, forget=forget)
+            parameters = _load(model, tensors)
     overflown = outside_float16(model)
     if overflown:
         _warn(
@@ -117,6 +139,16 @@ def load_into(model: nn.Module, model_dir: Path, dtype: Any, *, draft: bool = Fa
         role.value,
         time.perf_counter() - started,
     )
+    return LoadReport(parameters, lazy.meter.nbytes, total, budget.peak)
+
+
+def _rank() -> tuple[int, int]:
+    """This process's rank and how many there are; one when nothing is distributed."""
+    import torch.distributed
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 def outside_float16(model: nn.Module) -> dict[str, int]:

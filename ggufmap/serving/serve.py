@@ -16,6 +16,7 @@ from ggufmap.errors import GgufmapError, MappingError, MissingDependencyError, U
 from ggufmap.mapping import Plan, Role
 from ggufmap.modeldir.build import build_model_dir
 from ggufmap.modeldir.manifest import Packed
+from ggufmap.serving.memory import loader_arguments
 from ggufmap.serving.plugin import LOAD_FORMAT
 from ggufmap.serving.preflight import Preflight, lost_flags
 from ggufmap.target.client import vllm_available
@@ -67,6 +68,7 @@ def serve_command(
     *,
     tokenizer: Path | None = None,
     speculation: dict[str, JsonValue] | None = None,
+    memory: int | None = None,
 ) -> ServeCommand:
     """The `vllm serve` command for a preflighted model; `extra` are the user's own vLLM options.
 
@@ -85,6 +87,8 @@ def serve_command(
     folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer, packed=packed)
     name = _option(extra, "--served-model-name")
     arguments = [sys.executable, *_vllm_serve(folder), "--load-format", LOAD_FORMAT]
+    if memory is not None:
+        arguments += loader_arguments(memory)
     if name is None:
         name = _SPLIT_SUFFIX.sub("", found.checkpoint.path.stem)
         arguments += ["--served-model-name", name]

@@ -1,4 +1,4 @@
-"""Stored bytes to values: every ggml type to float32 or a model dtype, in bounded pieces.
+"""Stored bytes to values: quantised ggml types to float32, plain ones to what they are.
 
 libgguf's C kernels (bit-equal to gguf-py's reference, GIL released) decode quantised rows; gguf-py is the fallback.
 """
@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ggufmap.checkpoint import Checkpoint, Tensor
-from ggufmap.checkpoint.ggml_types import GgmlType
+from ggufmap.checkpoint import Tensor
+from ggufmap.checkpoint.ggml_types import BYTES, GgmlType
 from ggufmap.errors import UnsupportedError
-
-CHUNK_VALUES = 1 << 20
-"""Values decoded at a time: 4 MiB of float32, which stays in the cache between decoding and conversion."""
 
 _NATIVE: dict[str, torch.dtype] = {
     "F32": torch.float32,
@@ -30,9 +26,11 @@ _NATIVE: dict[str, torch.dtype] = {
     "I16": torch.int16,
     "I32": torch.int32,
     "I64": torch.int64,
+    BYTES.name: torch.uint8,
 }
 
-_Decoder = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32], int, int], None]
+Bytes = npt.NDArray[np.uint8]
+_Decoder = Callable[[Bytes, npt.NDArray[np.float32], int, int], None]
 
 
 def is_native(type: GgmlType) -> bool:
@@ -40,68 +38,21 @@ def is_native(type: GgmlType) -> bool:
     return type.name in _NATIVE
 
 
-def read_values(
-    checkpoint: Checkpoint,
-    tensor: Tensor,
-    dtype: torch.dtype,
-    pool: ThreadPoolExecutor | None = None,
-    rows: slice | None = None,
-) -> torch.Tensor:
-    """The values of `tensor`, in its shape; or of a run of its rows, as a matrix.
-
-    Plain types keep their own dtype (so that the one rounding is the copy into the parameter); quantised ones are
-    decoded in float32 and rounded to nearest even into `dtype`, by pieces of CHUNK_VALUES, on `pool` when given.
-    Raises UnsupportedError for types that cannot be decoded, FileError when the file no longer holds the bytes.
-    """
-    tensor.type.require_usable(tensor.name)
-    shape = tensor.shape if rows is None else (rows.stop - rows.start, tensor.columns)
-    rows = slice(0, tensor.rows) if rows is None else rows
-    if is_native(tensor.type):
-        return _read_native(checkpoint, tensor, rows).view(shape)
-    require_decodable(tensor)
-    out = torch.empty((rows.stop - rows.start, tensor.columns), dtype=dtype, device="cpu")
-    step = max(1, CHUNK_VALUES // tensor.columns)
-    starts = range(rows.start, rows.stop, step)
-
-    def decode(start: int) -> None:
-        piece = slice(start, min(start + step, rows.stop))
-        out[piece.start - rows.start : piece.stop - rows.start].copy_(decode_rows(checkpoint, tensor, piece))
-
-    if pool is None or len(starts) == 1:
-        for start in starts:
-            decode(start)
-    else:
-        for _ in pool.map(decode, starts):
-            pass
-    return out.view(shape)
-
-
-def decode_rows(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
-    """Rows of a quantised tensor as float32, shape (number of rows, columns)."""
-    raw = np.empty((rows.stop - rows.start, tensor.row_bytes), dtype=np.uint8)
-    checkpoint.read_into(tensor, raw.reshape(-1).data, rows)
-    return decode(tensor, raw, tensor.columns)
-
-
 def value_dtype(type: GgmlType) -> torch.dtype | None:
     """The dtype that plain numbers of this type have; None for quantised types."""
     return _NATIVE.get(type.name)
 
 
-def decode(tensor: Tensor, raw: npt.NDArray[np.uint8], columns: int) -> torch.Tensor:
-    """Contiguous stored bytes, shape (rows, bytes of `columns` values), as values of shape (rows, columns).
+def decode(type: GgmlType, raw: Bytes, values: npt.NDArray[np.float32]) -> None:
+    """Decode contiguous whole blocks of a quantised type into `values`, shape (rows, columns)."""
+    _decoder(type)(raw, values, *values.shape)
 
-    Plain types keep their dtype, quantised ones become float32.
-    """
-    native = _NATIVE.get(tensor.type.name)
-    if native is not None:
-        width = tensor.type.bytes
-        if tensor.order == ">":
-            raw = np.ascontiguousarray(raw.reshape(-1, width)[:, ::-1])
-        return torch.from_numpy(raw.reshape(-1)).view(native).view(-1, columns)
-    values = np.empty((len(raw), columns), dtype=np.float32)
-    _decoder(tensor.type)(raw.reshape(-1), values, len(raw), columns)
-    return torch.from_numpy(values)
+
+def plain_values(tensor: Tensor, raw: Bytes, columns: int) -> torch.Tensor:
+    """Contiguous stored bytes of a plain type as what they are, shape (rows, columns): no copy but to swap bytes."""
+    if tensor.order == ">":
+        raw = np.ascontiguousarray(raw.reshape(-1, tensor.type.bytes)[:, ::-1]).reshape(-1)
+    return torch.from_numpy(raw).view(_NATIVE[tensor.type.name]).view(-1, columns)
 
 
 def require_decodable(tensor: Tensor) -> None:
@@ -114,12 +65,6 @@ def require_decodable(tensor: Tensor) -> None:
             hint="Convert the file to little-endian with llama.cpp's gguf_convert_endian.py.",
         )
     _decoder(tensor.type)
-
-
-def _read_native(checkpoint: Checkpoint, tensor: Tensor, rows: slice) -> torch.Tensor:
-    raw = np.empty((rows.stop - rows.start, tensor.row_bytes), dtype=np.uint8)
-    checkpoint.read_into(tensor, raw.reshape(-1).data, rows)
-    return decode(tensor, raw, tensor.columns)
 
 
 @cache
@@ -143,7 +88,7 @@ def _libgguf_decoder(type: GgmlType) -> _Decoder | None:
     except ValueError:
         return None
 
-    def decode(raw: npt.NDArray[np.uint8], values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
+    def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
         libgguf.dequantize_rows_into_raw(type.id, raw, values, rows, columns)
 
     return decode
@@ -158,7 +103,7 @@ def _gguf_py_decoder(type: GgmlType) -> _Decoder | None:
     except (ValueError, NotImplementedError):
         return None
 
-    def decode(raw: npt.NDArray[np.uint8], values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
+    def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
         values[...] = gguf.quants.dequantize(raw.reshape(rows, -1), kind)
 
     return decode

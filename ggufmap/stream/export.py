@@ -1,7 +1,7 @@
 """Export: the stream written as sharded safetensors, a checkpoint that vLLM and transformers load without us.
 
-Memory is bounded by one shard. A shard is written under a temporary name, synced and renamed; the index that makes the
-folder a checkpoint comes last, so a killed export never looks whole, and the next one goes on where it stopped.
+A shard is written piece by piece, under a temporary name, synced and renamed; the index that makes the folder a
+checkpoint comes last, so a killed export never looks whole, and the next one goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,26 @@ from pathlib import Path
 import torch
 
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import MissingDependencyError, UsageError
+from ggufmap.errors import MappingError, UsageError
 from ggufmap.mapping import Plan
 from ggufmap.mapping.plan import Assignment
+from ggufmap.mapping.transforms import KINDS
 from ggufmap.stream.dequantise import value_dtype
-from ggufmap.stream.stream import check_streamable, stream
+from ggufmap.stream.lazy import LazyTensor
+from ggufmap.stream.stream import Lazy, check_streamable, stream
+from ggufmap.stream.workers import DEFAULT_LIMIT, Budget
 
+_BUFFER_SHARE = 16  # what is written at once takes this part of the memory
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+}
 INDEX = "model.safetensors.index.json"
 _STATE = ".ggufmap-export.json"
 
@@ -34,6 +48,12 @@ class Exported:
     nbytes: int
     reused: int
     out_of_range: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +71,12 @@ def export(
     dtype: torch.dtype,
     shard_bytes: int,
     progress: Callable[[int], None] | None = None,
+    memory: int = DEFAULT_LIMIT,
 ) -> Exported:
     """Write the checkpoint tensors of `plan` into `folder`: quantised ones in `dtype`, plain ones as they are stored.
 
-    Raises UsageError when the folder holds something else, or another export; MappingError when the plan has problems;
-    MissingDependencyError without safetensors.
+    At most `memory` bytes are held. Raises UsageError when the folder holds something else, or another export, or a
+    tensor cannot be read within `memory`; MappingError when the plan has problems.
     """
     check_streamable(plan, checkpoint)
     shards = _shards(plan, checkpoint, dtype, shard_bytes)
@@ -66,10 +87,13 @@ def export(
         path = folder / shard.file
         if path.is_file():
             reused += 1
+            if progress is not None:
+                progress(sum(checkpoint.tensors[name].nbytes for a in shard.assignments for name in a.tensors))
         else:
-            out_of_range += _write(path, shard, plan, checkpoint, dtype)
-        if progress is not None:
-            progress(sum(checkpoint.tensors[name].nbytes for a in shard.assignments for name in a.tensors))
+            wanted = set(shard.assignments)
+            budget = Budget(memory)
+            tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, Lazy(), budget)
+            out_of_range += _write(path, _entries(shard, checkpoint, dtype), tensors, budget)
     weight_map = {name: shard.file for shard in shards for a in shard.assignments for name, _ in a.outputs}
     total = sum(shard.nbytes for shard in shards)
     _sync_write(folder / INDEX, json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1))
@@ -96,8 +120,27 @@ def _shards(plan: Plan, checkpoint: Checkpoint, dtype: torch.dtype, limit: int) 
 
 
 def _nbytes(assignment: Assignment, checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    stored = value_dtype(checkpoint.tensors[assignment.tensors[0]].type) or dtype
-    return sum(math.prod(shape) for shape in assignment.shapes) * int(stored.itemsize)
+    constants = sum(4 * math.prod(constant.shape) for constant in assignment.constants)  # float32
+    stored: int = _stored_dtype(assignment, checkpoint, dtype).itemsize
+    return constants + sum(math.prod(shape) for shape in assignment.shapes) * stored
+
+
+def _stored_dtype(assignment: Assignment, checkpoint: Checkpoint, dtype: torch.dtype) -> torch.dtype:
+    if KINDS[assignment.transform.name].computes:
+        return torch.float32
+    return value_dtype(checkpoint.tensors[assignment.tensors[0]].type) or dtype
+
+
+def _entries(shard: _Shard, checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, _Entry]:
+    """The shard's tensors, in the order in which they are streamed."""
+    found = {}
+    for assignment in shard.assignments:
+        stored = _stored_dtype(assignment, checkpoint, dtype)
+        for name, shape in zip(assignment.checkpoint, assignment.shapes, strict=True):
+            found[name] = _Entry(stored, shape)
+        for constant in assignment.constants:
+            found[constant.name] = _Entry(torch.float32, constant.shape)
+    return found
 
 
 def _claim(folder: Path, identity: dict[str, object]) -> None:
@@ -116,27 +159,55 @@ def _claim(folder: Path, identity: dict[str, object]) -> None:
         raise UsageError(f"{folder}: cannot be used: {e}") from e
 
 
-def _write(path: Path, shard: _Shard, plan: Plan, checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Write one shard; how many of its values are not finite in `dtype` though they are in the file."""
-    try:
-        from safetensors.torch import save_file
-    except ImportError as e:
-        raise MissingDependencyError("export needs safetensors", hint="pip install 'ggufmap[export]'") from e
-    wanted = set(shard.assignments)
-    tensors = {name: tensor.contiguous() for name, tensor in _stream(plan, checkpoint, dtype, wanted)}
-    lost: int = sum(int((~torch.isfinite(t)).sum()) for t in tensors.values()) if dtype is torch.float16 else 0
+def _write(path: Path, entries: dict[str, _Entry], tensors: Iterator[tuple[str, torch.Tensor]], budget: Budget) -> int:
+    """Write one shard; how many of its values are not finite in float16 though they are in the file."""
+    lost = 0
     scratch = path.with_name(f".{path.name}.partial")
-    save_file(tensors, scratch, metadata={"format": "pt"})
-    with scratch.open("rb") as file:
-        os.fsync(file.fileno())
-    scratch.rename(path)
+    try:
+        with scratch.open("wb") as file:
+            file.write(_header(entries))
+            for name, tensor in tensors:
+                for part in _parts(tensor, name, entries.pop(name), budget):
+                    lost += int((~torch.isfinite(part)).sum()) if part.dtype is torch.float16 else 0
+                    file.write(part.view(torch.uint8).numpy().data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.rename(path)
+    except OSError as e:
+        scratch.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written: {os.strerror(e.errno or 0)}") from e
     return lost
 
 
-def _stream(
-    plan: Plan, checkpoint: Checkpoint, dtype: torch.dtype, wanted: set[Assignment]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    return stream(plan, checkpoint, dtype, wanted=wanted.__contains__)
+def _parts(tensor: torch.Tensor, name: str, entry: _Entry, budget: Budget) -> Iterator[torch.Tensor]:
+    """The values of a streamed tensor, flat, a few MB at a time; of a lazy one no group of rows is read twice."""
+    if tuple(tensor.shape) != entry.shape:
+        raise MappingError(f"{name}: shape {tuple(tensor.shape)}, {entry.shape} planned")
+    if not tensor.numel():
+        return
+    matrix = tensor if tensor.dim() > 1 else tensor.reshape(1, -1)
+    width = matrix.numel() // matrix.shape[0]
+    together = tensor.together if isinstance(tensor, LazyTensor) else 1
+    step = max(1, budget.limit // _BUFFER_SHARE // (width * entry.dtype.itemsize) // together) * together
+    step = min(step, matrix.shape[0])
+    with budget.hold(step * width * entry.dtype.itemsize, f"writing {name}"):
+        for part in matrix.split(step):
+            values = torch.empty(part.shape, dtype=entry.dtype, device="cpu")
+            values.copy_(part)
+            yield values.view(-1)
+
+
+def _header(entries: dict[str, _Entry]) -> bytes:
+    """The header of a safetensors file: its length, then JSON with the place of each tensor behind it."""
+    table: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, entry in entries.items():
+        end = start + math.prod(entry.shape) * entry.dtype.itemsize
+        table[name] = {"dtype": _NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _sync_write(path: Path, text: str) -> None:

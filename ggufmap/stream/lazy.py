@@ -7,27 +7,38 @@ peak memory is the pieces in flight, with no code of ours per kind of layer. Any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-PIECE_VALUES = 1 << 20
-"""Values decoded at a time and thread: 4 MiB of float32, which stays in the cache until it is converted."""
+from ggufmap.stream.workers import Buffer, Workers
 
 
 class Source(Protocol):
-    """A matrix that can be read by rows and columns. `group` rows (and `block` columns) are read together."""
+    """A matrix that can be read by rows and columns. `group` rows (and `block` columns) are read together.
 
+    Its values are `dtype` for whoever looks at the tensor; `decoded` is what `read` can write straight into a
+    destination (None: nothing). `name` is for messages.
+    """
+
+    name: str
     shape: tuple[int, int]
     dtype: torch.dtype
+    decoded: torch.dtype | None
     group: int
     block: int
 
-    def read(self, rows: slice, columns: slice) -> torch.Tensor:
-        """The values of these rows and columns; both on group and block edges, or at the end."""
+    def need(self, rows: slice, columns: slice) -> int:
+        """Bytes of scratch memory that `read` works in, and those of what it returns."""
+        ...
+
+    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The values of these rows and columns, both on group and block edges, or at the end: shape (rows, columns).
+
+        `out` itself if it is given (contiguous, on the CPU, of dtype `decoded`) and could be filled.
+        """
         ...
 
 
@@ -54,18 +65,16 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
 
     source: Source
     layout_: torch.Tensor
-    pool: ThreadPoolExecutor | None
+    workers: Workers
     counter: Counter
 
     @staticmethod
-    def __new__(
-        cls: type, source: Source, layout: torch.Tensor, pool: ThreadPoolExecutor | None, counter: Counter
-    ) -> LazyTensor:
+    def __new__(cls: type, source: Source, layout: torch.Tensor, workers: Workers, counter: Counter) -> LazyTensor:
         """A lazy tensor on the CPU with the layout's shape and the source's dtype."""
         made: LazyTensor = torch.Tensor._make_wrapper_subclass(
             cls, layout.shape, strides=layout.stride(), dtype=source.dtype, device="cpu"
         )
-        made.source, made.layout_, made.pool, made.counter = source, layout, pool, counter
+        made.source, made.layout_, made.workers, made.counter = source, layout, workers, counter
         return made
 
     def __repr__(self, **_: Any) -> str:
@@ -74,70 +83,103 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten.copy_.default and not isinstance(args[0], LazyTensor):
+        if func is _aten.copy_.default and not isinstance(args[0], LazyTensor):
             args[1].copy_into(args[0])
             return args[0]
-        if func in _VIEWS and isinstance(args[0], LazyTensor):
+        if isinstance(args[0], LazyTensor):
             lazy = args[0]
-            made = func(lazy.layout_, *args[1:], **kwargs)
-            return lazy._wrap(made)
-        if func is torch.ops.aten._to_copy.default and _same_place(args[0], kwargs):
+            if func is _aten.clone.default and kwargs.get("memory_format") is torch.contiguous_format:
+                return lazy._wrap(lazy.layout_)  # `.contiguous()`: for speed elsewhere, for nothing here
+            if func in _VIEWS:
+                try:
+                    return lazy._wrap(func(lazy.layout_, *args[1:], **kwargs))
+                except RuntimeError:  # a view that only a contiguous tensor has
+                    pass
+            if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments[:1]):
+                raise NotImplementedError(f"{func} on {lazy.source.name}: a lazy tensor cannot be written to")
+        if func is _aten._to_copy.default and _same_place(args[0], kwargs):
             return args[0]
         return func(*_materialised(args), **{key: _materialised((value,))[0] for key, value in kwargs.items()})
 
     def _wrap(self, layout: Any) -> Any:
         if isinstance(layout, (list, tuple)):
             return type(layout)(self._wrap(part) for part in layout)
-        return LazyTensor(self.source, layout, self.pool, self.counter)
+        return LazyTensor(self.source, layout, self.workers, self.counter)
+
+    @property
+    def together(self) -> int:
+        """Places of the first axis that the source reads together, if the view's rows are whole."""
+        width = max(1, self.numel() // max(1, int(self.shape[0])))
+        return max(1, int(self.source.group * self.source.shape[1] // width))
 
     def materialise(self) -> torch.Tensor:
-        """The values of the view, dense."""
+        """The values of the view, dense. They count as held until the stream goes on to the next tensor."""
         self.counter.materialised += 1
-        out = torch.empty(tuple(self.shape), dtype=self.dtype)
+        self.workers.budget.keep(self.numel() * self.dtype.itemsize, f"tensor {self.source.name}")
+        out = torch.empty(tuple(self.shape), dtype=self.dtype, device="cpu")
         self.copy_into(out)
         return out
 
     def copy_into(self, destination: torch.Tensor) -> None:
-        """Read the view's values into `destination` (same shape, any dtype and strides), by pieces on the pool."""
+        """Read the view's values into `destination` (same shape, any dtype and strides), by pieces on the threads."""
         if tuple(destination.shape) != tuple(self.shape):
             destination.copy_(self.materialise())
             return
-        pieces = list(_pieces(self.layout_, destination))
-
-        def fill(piece: tuple[torch.Tensor, torch.Tensor]) -> None:
-            layout, part = piece
-            window = _window(layout, self.source)
-            values = self.source.read(window.rows, window.columns)
-            part.copy_(values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset))
-
+        if self.numel() == 0:
+            return
+        pieces = _pieces(self.layout_, destination, self.source, self.workers.piece_of(self.numel()))
         with torch.no_grad():
-            if self.pool is None or len(pieces) == 1:
-                for piece in pieces:
-                    fill(piece)
-            else:
-                for _ in self.pool.map(fill, pieces):
-                    pass
+            self.workers.each(self._fill, pieces)
         self.counter.copied += self.layout_.numel()
+
+    def _fill(self, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
+        layout, part = piece
+        window = _window(layout, self.source)
+        out = _straight(layout, part, window, self.source)
+        need = self.source.need(window.rows, window.columns)
+        with self.workers.scratch(need, f"tensor {self.source.name}") as scratch:
+            values = self.source.read(window.rows, window.columns, scratch, out)
+            if values is not out:
+                part.copy_(values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset))
 
 
 def lazy_tensor(
-    source: Source, shape: Sequence[int], pool: ThreadPoolExecutor | None = None, counter: Counter | None = None
+    source: Source, shape: Sequence[int], workers: Workers | None = None, counter: Counter | None = None
 ) -> LazyTensor:
     """A lazy tensor over all of `source`, seen with `shape` (the same number of values, rows whole)."""
     layout = torch.empty(tuple(shape), dtype=source.dtype, device="meta")
-    return LazyTensor(source, layout, pool, counter or Counter())
+    return LazyTensor(source, layout, workers or Workers(threads=1), counter or Counter())
 
 
-def _pieces(layout: torch.Tensor, destination: torch.Tensor) -> Any:
-    """Cut a view and its destination along the first axis into pieces of about PIECE_VALUES values."""
-    rows = layout.shape[0] if layout.dim() else 1
-    if layout.numel() <= PIECE_VALUES or layout.dim() == 0:
+def _pieces(
+    layout: torch.Tensor, destination: torch.Tensor, source: Source, limit: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Cut a view and its destination into pieces of about `limit` values, by the source's rows, along its groups."""
+    columns = source.shape[1]
+    axes = [axis for axis, size in enumerate(layout.shape) if size > 1 and layout.stride(axis) >= columns]
+    if layout.numel() <= limit or not axes:
         yield layout, destination
         return
-    step = max(1, PIECE_VALUES * rows // layout.numel())
-    for start in range(0, rows, step):
-        length = min(step, rows - start)
-        yield layout.narrow(0, start, length), destination.narrow(0, start, length)
+    axis = max(axes, key=layout.stride)
+    size, rows = layout.shape[axis], layout.stride(axis) // columns
+    together = -(-source.group // rows)  # places of the axis that share a group
+    step = max(1, limit * size // layout.numel() // together) * together
+    for start in range(0, size, step):
+        length = min(step, size - start)
+        part = layout.narrow(axis, start, length), destination.narrow(axis, start, length)
+        if step < size:
+            yield from _pieces(*part, source, limit)
+        else:
+            yield part
+
+
+def _straight(layout: torch.Tensor, part: torch.Tensor, window: _Window, source: Source) -> torch.Tensor | None:
+    """The destination as the matrix that `read` can fill itself, where the view is the window and nothing is cast."""
+    size = (window.rows.stop - window.rows.start, window.columns.stop - window.columns.start)
+    fits = part.dtype is source.decoded and part.device.type == "cpu" and part.is_contiguous()
+    if not fits or not layout.is_contiguous() or layout.numel() != size[0] * size[1]:
+        return None
+    return part.detach().as_subclass(torch.Tensor).view(size)
 
 
 def _window(layout: torch.Tensor, source: Source) -> _Window:

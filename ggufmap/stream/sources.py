@@ -1,20 +1,25 @@
-"""Sources of lazy tensors: rows and columns of a stored tensor, decoded on demand."""
+"""Sources of lazy tensors: rows and columns of stored tensors, decoded on demand into memory that is given."""
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from ggufmap.checkpoint import Checkpoint, Tensor
 from ggufmap.mapping.transforms import Transform
-from ggufmap.stream.dequantise import decode, value_dtype
+from ggufmap.stream.dequantise import decode, plain_values, value_dtype
+from ggufmap.stream.lazy import lazy_tensor
 from ggufmap.stream.transforms import apply
+from ggufmap.stream.workers import Buffer, Workers
 
 _SEGMENT_BYTES = 256
 """Column parts at least this long are read row by row; shorter ones cost more calls than the bytes they save."""
+_TRANSFORMED = 8  # bytes: a value on its way through a transform, as float32, once or twice
+_EDGE = 64  # bytes: parts of a buffer begin on a cache line
 
 
 @dataclass(slots=True)
@@ -33,7 +38,8 @@ class Meter:
 class TensorSource:
     """`count` rows of a stored tensor from row `first`, through a transform that keeps groups of `group` rows together.
 
-    Quantised values come in `dtype`, rounded to nearest even; plain ones in the type they are stored in.
+    Quantised values are said to be of `dtype`, but come as float32, to be rounded once, to nearest even, where they are
+    copied to; plain ones come in the type they are stored in.
     """
 
     def __init__(
@@ -47,39 +53,155 @@ class TensorSource:
         transform: Transform | None = None,
         group: int = 1,
     ) -> None:
+        self.name = tensor.name
         self.shape = (count, tensor.columns)
         self.dtype = value_dtype(tensor.type) or dtype
+        straight = transform is None and tensor.order == "<"
+        self.decoded = (value_dtype(tensor.type) or torch.float32) if straight else None
         self.group = group
         self.block = tensor.type.block
-        self._checkpoint = checkpoint
-        self._tensor = tensor
+        self._stored = Stored(checkpoint, tensor, meter)
         self._first = first
-        self._meter = meter
         self._transform = transform
 
-    def read(self, rows: slice, columns: slice) -> torch.Tensor:
-        """The values of these rows and columns, shape (rows, columns); both on group and block edges."""
-        raw = self._bytes(slice(self._first + rows.start, self._first + rows.stop), columns)
-        values = decode(self._tensor, raw, columns.stop - columns.start)
+    def need(self, rows: slice, columns: slice) -> int:
+        """Bytes of scratch memory that `read` works in, and those of what it returns."""
+        again = 0 if self._transform is None else (rows.stop - rows.start) * (columns.stop - columns.start)
+        return self._stored.need(rows.stop - rows.start, columns) + again * _TRANSFORMED
+
+    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The values of these rows and columns, both on group and block edges: shape (rows, columns).
+
+        `out` itself if it is given (contiguous, on the CPU, of dtype `decoded`) and could be filled; else they lie in
+        `scratch`, or by themselves.
+        """
+        values = self._stored.read(slice(self._first + rows.start, self._first + rows.stop), columns, scratch, out)
         if self._transform is None:
             return values
         heads = (rows.stop - rows.start) // self.group
         return apply(Transform(self._transform.name, heads), [values])[0]
 
-    def _bytes(self, rows: slice, columns: slice) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        """The stored bytes, one contiguous run of the wanted columns per row."""
-        tensor, type = self._tensor, self._tensor.type
-        count = rows.stop - rows.start
-        start, length = type.row_bytes(columns.start), type.row_bytes(columns.stop - columns.start)
-        if length == tensor.row_bytes or length < _SEGMENT_BYTES:
-            raw = np.empty((count, tensor.row_bytes), dtype=np.uint8)
-            self._checkpoint.read_into(tensor, raw.reshape(-1).data, rows)
-            self._meter.add(raw.nbytes)
-            return np.ascontiguousarray(raw[:, start : start + length])
-        raw = np.empty((count, length), dtype=np.uint8)
-        source = self._checkpoint.splits[tensor.split].source
-        base = tensor.offset + rows.start * tensor.row_bytes + start
-        for index in range(count):
-            source.read_into(base + index * tensor.row_bytes, raw[index].data)
+
+class StackSource:
+    """Stacks of equally many matrices through a transform of one output that works on each place of the stack alone.
+
+    A place is read as a whole, and the next one by itself.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tensors: Sequence[Tensor],
+        transform: Transform,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        meter: Meter,
+    ) -> None:
+        """`shape` is that of the output."""
+        self.name = ", ".join(tensor.name for tensor in tensors)
+        self.group = math.prod(shape[1:-1])
+        self.shape = (shape[0] * self.group, shape[-1])
+        self.block = shape[-1]
+        self.dtype = value_dtype(tensors[0].type) or dtype
+        self.decoded = None
+        self._stored = [Stored(checkpoint, tensor, meter) for tensor in tensors]
+        self._transform = transform
+
+    def need(self, rows: slice, columns: slice) -> int:
+        """See TensorSource.need."""
+        places = (rows.stop - rows.start) // self.group
+        inputs = sum(stored.need(places * stored.rows_of_place, stored.all_columns) for stored in self._stored)
+        return int(inputs + (rows.stop - rows.start) * self.shape[1] * _TRANSFORMED)
+
+    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See TensorSource.read."""
+        first, last = rows.start // self.group, rows.stop // self.group
+        inputs = []
+        for stored in self._stored:
+            size = stored.rows_of_place
+            part = stored.need((last - first) * size, stored.all_columns)
+            values = stored.read(slice(first * size, last * size), stored.all_columns, scratch[:part])
+            inputs.append(values.view(last - first, *stored.tensor.shape[1:]))
+            scratch = scratch[part:]
+        return apply(self._transform, inputs)[0].reshape(rows.stop - rows.start, self.shape[1])
+
+
+class Stored:
+    """A stored tensor's bytes, decoded by rows and columns."""
+
+    def __init__(self, checkpoint: Checkpoint, tensor: Tensor, meter: Meter) -> None:
+        self.tensor = tensor
+        self.all_columns = slice(0, tensor.columns)
+        self.rows_of_place = tensor.rows // tensor.shape[0] if len(tensor.shape) > 2 else tensor.rows
+        self._checkpoint = checkpoint
+        self._meter = meter
+        self._plain = value_dtype(tensor.type) is not None
+
+    def need(self, rows: int, columns: slice) -> int:
+        """Bytes of scratch memory for `rows` rows of these columns."""
+        read, wanted = self._lengths(columns)
+        copied = 0 if read == wanted and self.tensor.order == "<" else wanted
+        values = 0 if self._plain else (columns.stop - columns.start) * torch.float32.itemsize
+        return sum(_edged(rows * size) for size in (read, copied, values))
+
+    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Values of these rows and columns (on block edges): `out` itself if it could be filled, else in `scratch`."""
+        count, width = rows.stop - rows.start, columns.stop - columns.start
+        read, wanted = self._lengths(columns)
+        if self._plain:
+            if out is not None and read == wanted:
+                self._read(rows, columns, out.view(torch.uint8).numpy().reshape(-1))
+                return out
+            return plain_values(self.tensor, self._read(rows, columns, scratch)[0], width)
+        raw, rest = self._read(rows, columns, scratch)
+        if out is None:
+            out = (
+                torch.from_numpy(rest[: count * width * torch.float32.itemsize]).view(torch.float32).view(count, width)
+            )
+        decode(self.tensor.type, raw, out.numpy())
+        return out
+
+    def _lengths(self, columns: slice) -> tuple[int, int]:
+        """Bytes to read of a row, and how many of them are wanted."""
+        wanted = self.tensor.type.row_bytes(columns.stop - columns.start)
+        return (self.tensor.row_bytes if wanted < _SEGMENT_BYTES else wanted), wanted
+
+    def _read(self, rows: slice, columns: slice, buffer: Buffer) -> tuple[Buffer, Buffer]:
+        """The wanted bytes, contiguous, at the start of `buffer` or after what was read, and what of it is left."""
+        tensor, count = self.tensor, rows.stop - rows.start
+        read, wanted = self._lengths(columns)
+        start = tensor.type.row_bytes(columns.start)
+        raw, rest = buffer[: count * read], buffer[_edged(count * read) :]
+        if read == tensor.row_bytes:
+            self._checkpoint.read_into(tensor, raw.data, rows)
+        else:
+            source = self._checkpoint.splits[tensor.split].source
+            base, view = tensor.offset + rows.start * tensor.row_bytes + start, raw.data
+            for index in range(count):
+                source.read_into(base + index * tensor.row_bytes, view[index * read : (index + 1) * read])
         self._meter.add(raw.nbytes)
-        return raw
+        if read == wanted:
+            return raw, rest
+        part = rest[: count * wanted]
+        part.reshape(count, wanted)[...] = raw.reshape(count, read)[:, start : start + wanted]
+        return part, rest[_edged(count * wanted) :]
+
+
+def read_values(
+    checkpoint: Checkpoint,
+    tensor: Tensor,
+    dtype: torch.dtype,
+    workers: Workers | None = None,
+    meter: Meter | None = None,
+) -> torch.Tensor:
+    """All values of `tensor`, in its shape: plain types in their own dtype, quantised ones rounded into `dtype`.
+
+    Raises UnsupportedError for types that cannot be decoded, FileError when the file no longer holds the bytes.
+    """
+    tensor.type.require_usable(tensor.name)
+    source = TensorSource(checkpoint, tensor, 0, tensor.rows, dtype, meter or Meter())
+    return lazy_tensor(source, tensor.shape, workers).materialise()
+
+
+def _edged(nbytes: int) -> int:
+    return -(-nbytes // _EDGE) * _EDGE

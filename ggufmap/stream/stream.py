@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
 
-from ggufmap.checkpoint import Checkpoint
+from ggufmap.checkpoint import Checkpoint, Tensor
 from ggufmap.errors import MappingError
 from ggufmap.mapping import Plan
 from ggufmap.mapping.plan import Assignment
 from ggufmap.mapping.transforms import KINDS
-from ggufmap.stream.dequantise import read_values, require_decodable
-from ggufmap.stream.lazy import Counter, lazy_tensor
-from ggufmap.stream.sources import Meter, TensorSource
+from ggufmap.stream.ahead import ReadAhead
+from ggufmap.stream.dequantise import require_decodable, value_dtype
+from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor
+from ggufmap.stream.sources import Meter, StackSource, TensorSource, read_values
 from ggufmap.stream.transforms import apply
+from ggufmap.stream.workers import Budget, Workers
 
-_MAX_THREADS = 8
+_AHEAD = 256 << 20  # bytes asked of the disk before they are needed, if the budget is large enough
 
 
 def check_streamable(plan: Plan, checkpoint: Checkpoint) -> None:
@@ -48,26 +48,34 @@ def stream(
     progress: Callable[[int], None] | None = None,
     wanted: Callable[[Assignment], bool] = lambda assignment: True,
     lazy: Lazy | None = None,
+    budget: Budget | None = None,
+    *,
+    forget: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every checkpoint tensor of the plan's `wanted` assignments, in file order, on the CPU.
 
-    Quantised tensors come in `dtype`, plain ones in the type they are stored in. Peak memory is one checkpoint tensor
-    (one expert of a stack; the whole group twice for a transform that reorders) plus 8 MiB per decoding thread. With
-    `lazy`, matrices come as lazy tensors, to be used before the next is asked for: then only the pieces in flight are
-    in memory. `progress` gets the bytes of the tensors that are done.
-    Raises as `check_streamable` and `read_values` do.
+    Quantised tensors come in `dtype`, plain ones in the type they are stored in. With `lazy`, matrices come as lazy
+    tensors, to be used before the next is asked for: then only the pieces in flight are in memory. Otherwise it is one
+    checkpoint tensor at a time (one expert of a stack). Either way it is accounted against `budget` (1 GiB by default).
+    `progress` gets the bytes that are done. With `forget`, they leave the page cache, too.
+    Raises as `check_streamable` and `read_values` do; UsageError when a tensor cannot be read within the budget.
     """
     check_streamable(plan, checkpoint)
-    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="ggufmap") as pool:
-        for assignment in filter(wanted, plan.assignments):
-            if lazy is not None and _can_be_lazy(assignment, checkpoint):
-                yield from _lazy_values(assignment, checkpoint, dtype, pool, lazy)
-            else:
-                yield from _values(assignment, checkpoint, dtype, pool)
-            for constant in assignment.constants:
-                yield constant.name, torch.full(constant.shape, constant.value, dtype=torch.float32)
-            if progress is not None:
-                progress(sum(checkpoint.tensors[name].nbytes for name in assignment.tensors))
+    assignments = [assignment for assignment in plan.assignments if wanted(assignment)]
+    tensors = [checkpoint.tensors[name] for assignment in assignments for name in assignment.tensors]
+    with (
+        Workers(budget) as workers,
+        ReadAhead(checkpoint, tensors, min(_AHEAD, workers.budget.limit // 4), forget=forget) as ahead,
+    ):
+        reading = _Reading(checkpoint, dtype, workers, lazy or Lazy())
+        for assignment in assignments:
+            for name, tensor, nbytes in reading.tensors(assignment):
+                yield name, tensor if lazy is not None else _dense(tensor)
+                del tensor
+                workers.budget.release()
+                ahead.advance(nbytes)
+                if progress is not None:
+                    progress(nbytes)
 
 
 @dataclass(slots=True)
@@ -78,42 +86,66 @@ class Lazy:
     meter: Meter = field(default_factory=Meter)
 
 
-def _can_be_lazy(assignment: Assignment, checkpoint: Checkpoint) -> bool:
-    """Matrices whose transform works on groups of rows; the rest is small, or needs the whole."""
-    kind = KINDS[assignment.transform.name]
-    stored = checkpoint.tensors[assignment.tensors[0]]
-    return len(assignment.tensors) == 1 and len(stored.shape) >= 2 and (kind.cuts_rows or kind.row_group is not None)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What every assignment is read with."""
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    workers: Workers
+    lazy: Lazy
+
+    def tensors(self, assignment: Assignment) -> Iterator[tuple[str, torch.Tensor, int]]:
+        """An assignment's checkpoint tensors, lazy where they can be, and how many stored bytes each stands for."""
+        stored = [self.checkpoint.tensors[name] for name in assignment.tensors]
+        kind = KINDS[assignment.transform.name]
+        if len(stored) == 1 and len(stored[0].shape) >= 2 and (kind.cuts_rows or kind.row_group is not None):
+            yield from self._rows(assignment, stored[0])
+        elif kind.stacks and all(len(tensor.shape) == 3 for tensor in stored):
+            yield from self._stack(assignment, stored)
+        else:
+            yield from self._whole(assignment, stored)
+        for constant in assignment.constants:
+            yield constant.name, torch.full(constant.shape, constant.value, dtype=torch.float32), 0
+
+    def _rows(self, assignment: Assignment, stored: Tensor) -> Iterator[tuple[str, torch.Tensor, int]]:
+        """Runs of the one input's rows: all of them, or an expert each."""
+        transform = assignment.transform
+        row_group = KINDS[transform.name].row_group
+        group = 1 if row_group is None else row_group((stored.rows, stored.columns), transform.argument or 0)
+        first = 0
+        for name, shape in zip(assignment.checkpoint, assignment.shapes, strict=True):
+            count = math.prod(shape) // stored.columns
+            source = TensorSource(
+                self.checkpoint,
+                stored,
+                first,
+                count,
+                self.dtype,
+                self.lazy.meter,
+                transform if group > 1 else None,
+                group,
+            )
+            yield name, lazy_tensor(source, shape, self.workers, self.lazy.counter), count * stored.row_bytes
+            first += count
+
+    def _stack(self, assignment: Assignment, stored: list[Tensor]) -> Iterator[tuple[str, torch.Tensor, int]]:
+        """Stacks of experts that are put together expert by expert."""
+        (name,), (shape,) = assignment.checkpoint, assignment.shapes
+        source = StackSource(self.checkpoint, stored, assignment.transform, shape, self.dtype, self.lazy.meter)
+        yield name, lazy_tensor(source, shape, self.workers, self.lazy.counter), sum(t.nbytes for t in stored)
+
+    def _whole(self, assignment: Assignment, stored: list[Tensor]) -> Iterator[tuple[str, torch.Tensor, int]]:
+        """Vectors, and what must be decoded as a whole before it is put together."""
+        exact = torch.float32 if KINDS[assignment.transform.name].computes else self.dtype
+        sizes = [tensor.elements * (value_dtype(tensor.type) or exact).itemsize for tensor in stored]
+        self.workers.budget.keep(sum(sizes), f"tensor {', '.join(assignment.tensors)}")  # what the transform makes
+        inputs = [read_values(self.checkpoint, tensor, exact, self.workers, self.lazy.meter) for tensor in stored]
+        outputs = list(zip(assignment.checkpoint, apply(assignment.transform, inputs), strict=True))
+        del inputs
+        for index, (name, values) in enumerate(outputs):
+            yield name, values, sum(t.nbytes for t in stored) if index == 0 else 0
 
 
-def _lazy_values(
-    assignment: Assignment, checkpoint: Checkpoint, dtype: torch.dtype, pool: ThreadPoolExecutor, lazy: Lazy
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """The checkpoint tensors of one assignment, unread."""
-    stored, transform = checkpoint.tensors[assignment.tensors[0]], assignment.transform
-    kind = KINDS[transform.name]
-    group = 1 if kind.row_group is None else kind.row_group((stored.rows, stored.columns), transform.argument or 0)
-    through = transform if kind.row_group is not None and group > 1 else None
-    first = 0
-    for name, shape in zip(assignment.checkpoint, assignment.shapes, strict=True):
-        count = math.prod(shape) // stored.columns
-        source = TensorSource(checkpoint, stored, first, count, dtype, lazy.meter, through, group)
-        yield name, lazy_tensor(source, shape, pool, lazy.counter)
-        first += count
-
-
-def _values(
-    assignment: Assignment, checkpoint: Checkpoint, dtype: torch.dtype, pool: ThreadPoolExecutor
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """The checkpoint tensors of one assignment; where the transform cuts rows, each is read by itself."""
-    stored = [checkpoint.tensors[name] for name in assignment.tensors]
-    kind = KINDS[assignment.transform.name]
-    if not kind.cuts_rows:
-        exact = torch.float32 if kind.computes else dtype
-        values = apply(assignment.transform, [read_values(checkpoint, tensor, exact, pool) for tensor in stored])
-        yield from zip(assignment.checkpoint, values, strict=True)
-        return
-    first = 0
-    for name, shape in zip(assignment.checkpoint, assignment.shapes, strict=True):
-        count = math.prod(shape[:-1])
-        yield name, read_values(checkpoint, stored[0], dtype, pool, slice(first, first + count)).view(shape)
-        first += count
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.materialise() if isinstance(tensor, LazyTensor) else tensor

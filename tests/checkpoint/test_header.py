@@ -97,7 +97,7 @@ def test_every_value_type(tmp_path: Path, version: int, endian: str) -> None:
 def test_plain_tensor_data_in_both_byte_orders(tmp_path: Path, endian: Literal["<", ">"]) -> None:
     import torch
 
-    from ggufmap.stream.dequantise import read_values
+    from ggufmap.stream.sources import read_values
 
     floats = np.array([[1.5, -2.25, 3e-8], [65504.0, 0.0, -0.0]], dtype=np.float32)
     stored = floats.astype(np.dtype(np.float32).newbyteorder(endian))
@@ -132,7 +132,7 @@ def test_plain_tensor_data_in_both_byte_orders(tmp_path: Path, endian: Literal["
 def test_quantised_data_in_a_big_endian_file_is_refused_with_a_way_out(tmp_path: Path) -> None:
     import torch
 
-    from ggufmap.stream.dequantise import read_values
+    from ggufmap.stream.sources import read_values
 
     data = gb.build([], [TensorSpec("q", (32, 2), gb.Q8_0)], endian=">")
     with (

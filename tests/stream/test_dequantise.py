@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,10 @@ from ggufmap.checkpoint import Checkpoint, open_checkpoint
 from ggufmap.checkpoint.ggml_types import TYPES, GgmlType, ggml_type
 from ggufmap.errors import FileError, UnsupportedError
 from ggufmap.stream import dequantise
-from ggufmap.stream.dequantise import decode_rows, is_native, read_values, require_decodable
+from ggufmap.stream.dequantise import is_native, require_decodable
+from ggufmap.stream.lazy import lazy_tensor
+from ggufmap.stream.sources import Meter, TensorSource, read_values
+from ggufmap.stream.workers import Workers
 
 DECODED = sorted(kind.name for kind in gguf.quants._type_traits if kind.name != "BF16")
 TYPE = {type.name: type for type in TYPES.values()}
@@ -83,18 +85,23 @@ def test_values_are_the_reference_s(stored: tuple[str, Checkpoint], dtype: torch
     assert_same_bits(found, reference(name, ROWS).to(dtype))
 
 
-def test_rows_and_pieces_are_parts_of_the_whole(
-    stored: tuple[str, Checkpoint], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def cut_into(values: int, threads: int) -> Workers:
+    """Workers that cut everything into pieces of `values` values."""
+    workers = Workers(threads=threads)
+    workers.piece_of = lambda _: values  # type: ignore[method-assign]
+    return workers
+
+
+def test_rows_and_pieces_are_parts_of_the_whole(stored: tuple[str, Checkpoint]) -> None:
     name, checkpoint = stored
     tensor, expected = checkpoint.tensors["t"], reference(name, ROWS)
     for rows in (slice(0, 1), slice(2, 5), slice(6, 7), slice(0, 7)):
-        assert_same_bits(decode_rows(checkpoint, tensor, rows), expected[rows])
+        source = TensorSource(checkpoint, tensor, rows.start, rows.stop - rows.start, torch.float32, Meter())
+        assert_same_bits(lazy_tensor(source, source.shape).materialise(), expected[rows])
     for values in (1, tensor.columns * 2, tensor.columns * 3 + 1, tensor.columns * 7):
-        monkeypatch.setattr(dequantise, "CHUNK_VALUES", values)
-        assert_same_bits(read_values(checkpoint, tensor, torch.float32), expected)
-        with ThreadPoolExecutor(4) as pool:
-            assert_same_bits(read_values(checkpoint, tensor, torch.float32, pool), expected)
+        for threads in (1, 4):
+            with cut_into(values, threads) as workers:
+                assert_same_bits(read_values(checkpoint, tensor, torch.float32, workers), expected)
 
 
 def test_both_decoders_agree(stored: tuple[str, Checkpoint]) -> None:
@@ -113,13 +120,13 @@ def test_both_decoders_agree(stored: tuple[str, Checkpoint]) -> None:
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
 def test_a_tensor_of_several_real_pieces_in_threads(tmp_path: Path, name: str) -> None:
-    rows = 3 * dequantise.CHUNK_VALUES // columns(TYPE[name]) + 5
+    rows = 3 * Workers().piece // columns(TYPE[name]) + 5
     few = 11
     data = np.resize(blocks(name, few * 2), (rows * 2, TYPE[name].bytes))
     path = tmp_path / "t.gguf"
     path.write_bytes(gb.build([], [TensorSpec("t", (columns(TYPE[name]), rows), TYPE[name].id, data.tobytes())]))
     expected = reference(name, few).to(torch.bfloat16)[torch.arange(rows) % few]
-    with open_checkpoint(path) as checkpoint, ThreadPoolExecutor(4) as pool:
+    with open_checkpoint(path) as checkpoint, Workers(threads=4) as pool:
         assert_same_bits(read_values(checkpoint, checkpoint.tensors["t"], torch.bfloat16, pool), expected)
 
 
@@ -182,14 +189,11 @@ def test_unreadable_type_is_refused_by_name(tmp_path: Path, id: int) -> None:
     assert ggml_type(id).name in e.value.message
 
 
-def test_a_file_cut_while_it_is_read_is_an_error_in_threads_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dequantise, "CHUNK_VALUES", 64)
+def test_a_file_cut_while_it_is_read_is_an_error_in_threads_too(tmp_path: Path) -> None:
     path = write(tmp_path / "t.gguf", "Q8_0", ROWS)
-    with open_checkpoint(path) as checkpoint, ThreadPoolExecutor(2) as pool:
+    with open_checkpoint(path) as checkpoint:
         with path.open("r+b") as file:
             file.truncate(checkpoint.tensors["t"].offset + 100)
-        for workers in (None, pool):
-            with pytest.raises(FileError, match="truncated or replaced"):
+        for threads in (1, 2):
+            with cut_into(64, threads) as workers, pytest.raises(FileError, match="truncated or replaced"):
                 read_values(checkpoint, checkpoint.tensors["t"], torch.float32, workers)

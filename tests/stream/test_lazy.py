@@ -12,10 +12,13 @@ import torch
 from support.converter import Checkpoints
 
 from ggufmap.archs import find_architecture
-from ggufmap.checkpoint import open_checkpoint
+from ggufmap.checkpoint import Checkpoint, Tensor, open_checkpoint
 from ggufmap.mapping import resolve
+from ggufmap.mapping.transforms import Transform
 from ggufmap.stream import Lazy, stream
 from ggufmap.stream.lazy import LazyTensor, lazy_tensor
+from ggufmap.stream.sources import Meter, StackSource, TensorSource
+from ggufmap.stream.transforms import apply
 
 
 class Matrix:
@@ -23,16 +26,20 @@ class Matrix:
 
     def __init__(self, values: torch.Tensor, group: int = 1, block: int = 1) -> None:
         self.values, self.group, self.block = values, group, block
+        self.name = "t"
         self.shape = (values.shape[0], values.shape[1])
-        self.dtype = values.dtype
+        self.dtype = self.decoded = values.dtype
         self.read_values = 0
 
-    def read(self, rows: slice, columns: slice) -> torch.Tensor:
+    def need(self, rows: slice, columns: slice) -> int:
+        return 0
+
+    def read(self, rows: slice, columns: slice, _: object, out: torch.Tensor | None = None) -> torch.Tensor:
         assert rows.start % self.group == 0 and columns.start % self.block == 0
         assert rows.stop % self.group == 0 or rows.stop == self.shape[0]
         found = self.values[rows, columns].contiguous()
         self.read_values += found.numel()
-        return found
+        return found if out is None else out.copy_(found)
 
 
 def _step(chooser: random.Random, lazy: torch.Tensor, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,34 +137,68 @@ def _moe(path: Path, experts: int = 4, hidden: int = 256, width: int = 1024) -> 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_together_read_the_file_once(tmp_path: Path, ranks: int) -> None:
-    from ggufmap.checkpoint.tensor import Tensor
-    from ggufmap.stream.sources import Meter, TensorSource
-
+    """Rows of the gates, columns of the downs, expert by expert, as a tensor-parallel rank takes them."""
     with open_checkpoint(_moe(tmp_path / "moe.gguf")) as checkpoint:
-        meters = [Meter() for _ in range(ranks)]
-        for rank, meter in enumerate(meters):
-            for tensor in checkpoint.tensors.values():
-                for expert in range(tensor.shape[0]):
-                    _take(checkpoint, tensor, expert, rank, ranks, meter)
-        total = sum(meter.nbytes for meter in meters)
-        assert total == sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-        assert isinstance(tensor, Tensor) and TensorSource is not None
+        meter = Meter()
+        for tensor in checkpoint.tensors.values():
+            for expert in range(tensor.shape[0]):
+                whole = torch.empty(tensor.shape[1:])
+                whole.copy_(_expert(checkpoint, tensor, expert, Meter()))
+                axis = 1 if "down" in tensor.name else 0
+                for rank in range(ranks):
+                    part = _expert(checkpoint, tensor, expert, meter).chunk(ranks, axis)[rank]
+                    out = torch.empty(part.shape)
+                    out.copy_(part)
+                    assert torch.equal(out, whole.chunk(ranks, axis)[rank])
+        assert meter.nbytes == sum(tensor.nbytes for tensor in checkpoint.tensors.values())
 
 
-def _take(checkpoint: object, tensor: object, expert: int, rank: int, ranks: int, meter: object) -> None:
-    """What a tensor-parallel rank does with an expert: rows of the gates, columns of the downs."""
-    from ggufmap.checkpoint import Checkpoint, Tensor
-    from ggufmap.stream.sources import Meter, TensorSource
-
-    assert isinstance(checkpoint, Checkpoint) and isinstance(tensor, Tensor) and isinstance(meter, Meter)
+def _expert(checkpoint: Checkpoint, tensor: Tensor, expert: int, meter: Meter) -> LazyTensor:
     rows = tensor.shape[1]
     source = TensorSource(checkpoint, tensor, expert * rows, rows, torch.bfloat16, meter)
-    whole = torch.empty(tensor.shape[1:], dtype=torch.float32)
-    full = TensorSource(checkpoint, tensor, expert * rows, rows, torch.bfloat16, Meter())
-    whole.copy_(lazy_tensor(full, tensor.shape[1:]))
-    axis = 1 if "down" in tensor.name else 0
-    # Parts of 256 bytes and more are read by themselves.
-    part = lazy_tensor(source, tensor.shape[1:]).chunk(ranks, axis)[rank]
-    out = torch.empty(part.shape, dtype=torch.float32)
-    out.copy_(part)
-    assert torch.equal(out, whole.chunk(ranks, axis)[rank])
+    return lazy_tensor(source, tensor.shape[1:])
+
+
+@pytest.mark.parametrize("name", ["stacked_columns", "alternating_columns", "join_rows"])
+def test_stacks_are_put_together_expert_by_expert(tmp_path: Path, name: str) -> None:
+    """Any part of it is the same part of the whole, and only the experts in it are read."""
+    experts, rows, columns = 6, 8, 32
+    stacks = [np.random.default_rng(seed).standard_normal((experts, rows, columns), np.float32) for seed in (0, 1)]
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    for index, stack in enumerate(stacks):
+        writer.add_tensor(f"t{index}", stack)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    transform = Transform(name)
+    (whole,) = apply(transform, [torch.from_numpy(stack) for stack in stacks])
+    with open_checkpoint(tmp_path / "m.gguf") as checkpoint:
+        meter = Meter()
+        source = StackSource(
+            checkpoint, list(checkpoint.tensors.values()), transform, tuple(whole.shape), torch.float32, meter
+        )
+        lazy = lazy_tensor(source, whole.shape)
+        out = torch.empty_like(whole)
+        out.copy_(lazy)
+        assert torch.equal(out, whole)
+        meter.nbytes = 0
+        part = torch.empty_like(whole[2:4, :, :4])
+        part.copy_(lazy[2:4, :, :4])
+        assert torch.equal(part, whole[2:4, :, :4])
+        assert meter.nbytes == 2 * 2 * rows * columns * 4
+        turned = torch.empty_like(whole.transpose(1, 2))
+        turned.copy_(lazy.transpose(1, 2).contiguous())
+        assert torch.equal(turned, whole.transpose(1, 2)) and lazy.counter.materialised == 0
+
+
+def test_a_lazy_tensor_cannot_be_written_to() -> None:
+    """The write would go to a copy and be lost."""
+    with pytest.raises(NotImplementedError, match="cannot be written to"):
+        lazy_tensor(Matrix(torch.randn(4, 8)), (4, 8)).mul_(2)
+
+
+def test_a_view_that_only_a_dense_tensor_has_is_materialised() -> None:
+    source = Matrix(torch.randn(4, 8))
+    turned = lazy_tensor(source, (4, 8)).t().contiguous().view(-1)
+    assert torch.equal(turned + 0, source.values.t().reshape(-1))

@@ -1,0 +1,159 @@
+"""The threads of a load, their reused buffers, and the memory that all of it may take together.
+
+What a load holds beyond its destination is accounted here: a buffer per thread, taken once and reused for every piece,
+and `hold` and `keep` for what does not fit one. Threads wait for memory; a single need beyond the limit is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ggufmap.errors import UsageError
+
+DEFAULT_LIMIT = 1 << 30
+LEAST_LIMIT = 16 << 20
+
+_MAX_THREADS = 8
+_MAX_PIECE = 1 << 20  # values: 4 MiB of float32, which stays in the cache until it is converted
+_MIN_PIECE = 1 << 16  # values: less costs more in calls than another thread gains
+_VALUE_BYTES = 8  # a value of a piece: four bytes or less as it is stored, four decoded
+_BUFFER_SHARE = 4  # the threads' buffers take at most a quarter of the limit
+
+Buffer = npt.NDArray[np.uint8]
+_Item = TypeVar("_Item")
+
+
+class Budget:
+    """Bytes in use beside the destination: never more than `limit`. `peak` is the most there was."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        """Raises UsageError for a limit that is too small to work with."""
+        if limit < LEAST_LIMIT:
+            raise UsageError(
+                f"{limit} bytes of host memory are too few to load with",
+                hint=f"--max-host-memory {LEAST_LIMIT >> 20}Mi is the least.",
+            )
+        self.limit = limit
+        self.peak = self.used = 0
+        self._reserved = self._kept = 0
+        self._changed = threading.Condition()
+
+    def reserve(self, nbytes: int) -> None:
+        """Account `nbytes` for good, or give them back when negative."""
+        with self._changed:
+            self._reserved += nbytes
+            self._add(nbytes)
+
+    @contextmanager
+    def hold(self, nbytes: int, what: str) -> Iterator[None]:
+        """Account `nbytes` in the block, after waiting until they are free. UsageError when they can never be."""
+        with self._changed:
+            self._require(nbytes, what)
+            self._changed.wait_for(lambda: self.used + nbytes <= self.limit)
+            self._add(nbytes)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._add(-nbytes)
+
+    def keep(self, nbytes: int, what: str) -> None:
+        """Account `nbytes` until `release`. UsageError when they are not free; to be called while no thread works."""
+        with self._changed:
+            self._require(nbytes, what)
+            self._kept += nbytes
+            self._add(nbytes)
+
+    def release(self) -> None:
+        """Free all that was kept."""
+        with self._changed:
+            self._add(-self._kept)
+            self._kept = 0
+
+    def _require(self, nbytes: int, what: str) -> None:
+        wanted = self._reserved + self._kept + nbytes
+        if wanted > self.limit:
+            raise UsageError(
+                f"{what}: {wanted / 1e6:.0f} MB of host memory are needed at once, "
+                f"{self.limit / 1e6:.0f} MB are allowed",
+                hint="Raise --max-host-memory.",
+            )
+
+    def _add(self, nbytes: int) -> None:
+        self.used += nbytes
+        self.peak = max(self.peak, self.used)
+        self._changed.notify_all()
+
+
+class Workers:
+    """Threads that fill pieces of a destination, and their buffers. A context manager that ends them."""
+
+    def __init__(self, budget: Budget | None = None, threads: int | None = None) -> None:
+        self.budget = budget or Budget()
+        self.threads = threads or min(_MAX_THREADS, _cores())
+        buffers = self.threads + 1  # the caller's own thread works, too
+        self.piece = min(_MAX_PIECE, self.budget.limit // _BUFFER_SHARE // buffers // _VALUE_BYTES)
+        """Values to cut a destination into at most."""
+        self._reserved = buffers * self.piece * _VALUE_BYTES
+        self.budget.reserve(self._reserved)
+        self._local = threading.local()
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ggufmap")
+
+    def __enter__(self) -> Workers:
+        self._torch_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # each of our threads would start as many of its own
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        torch.set_num_threads(self._torch_threads)
+        self._pool.shutdown(cancel_futures=True)
+        self.budget.release()
+        self.budget.reserve(-self._reserved)
+
+    def piece_of(self, values: int) -> int:
+        """The piece size that keeps all threads busy with `values` values."""
+        return min(self.piece, max(_MIN_PIECE, -(-values // self.threads)))
+
+    def each(self, work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
+        """`work` on every item, on the threads when there are several. The first error is raised."""
+        found = list(items)
+        if len(found) == 1 or self.threads == 1:
+            for item in found:
+                work(item)
+            return
+        for _ in self._pool.map(work, found):
+            pass
+
+    @contextmanager
+    def scratch(self, nbytes: int, what: str) -> Iterator[Buffer]:
+        """At least `nbytes` of memory for the block: this thread's buffer, or, for more than fits, some of its own."""
+        size = self.piece * _VALUE_BYTES
+        if nbytes > size:
+            with self.budget.hold(nbytes, what):
+                yield _empty(nbytes)
+            return
+        buffer: Buffer | None = getattr(self._local, "buffer", None)
+        if buffer is None:
+            buffer = self._local.buffer = _empty(size)
+        yield buffer
+
+
+def _cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _empty(nbytes: int) -> Buffer:
+    """Memory on a cache line's edge."""
+    made: Buffer = torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy()
+    return made
