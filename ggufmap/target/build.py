@@ -34,8 +34,8 @@ def engine(model_dir: Path, world: World, draft_blocks: bool = False) -> Iterato
     if capability is not None:
         simulate.enter(capability, devices=max(world.tensor_parallel, _SIMULATED_DEVICES))
     else:
-        compat.look_at_models_here()
         compat.stand_in_for_torchvision()
+    compat.look_at_models_here()
     config, draft_error = _engine_config(model_dir, world, draft_blocks)
     if compat.device_name() == "cpu":
         compat.allow_sparse_attention_on_cpu()

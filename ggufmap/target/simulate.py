@@ -19,11 +19,12 @@ _MULTIPROCESSORS = 148
 
 
 class CudaToMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped here
-    """Tensors that a model puts on `cuda` by name go to the meta device."""
+    """Tensors that a model puts on `cuda`, by name or number, go to the meta device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if "cuda" in str(kwargs.get("device", "")):
+        device = kwargs.get("device")
+        if isinstance(device, int) or "cuda" in str(device):
             kwargs["device"] = "meta"
         return func(*args, **kwargs)
 
@@ -49,6 +50,9 @@ class ReadsOfMeta(TorchFunctionMode):  # type: ignore[misc] # torch is untyped h
 class _Nothing:
     """Stands for a stream or event that nobody waits for."""
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
 
 def enter(capability: tuple[int, int], devices: int) -> None:
     """Make this process see `devices` GPUs of the given compute capability. Call before vLLM builds anything."""
@@ -73,11 +77,12 @@ def enter(capability: tuple[int, int], devices: int) -> None:
     import vllm.utils.torch_utils as torch_utils
 
     torch_utils._aux_stream = _Nothing()
-    torch.cuda.Stream = torch.cuda.Event = lambda *args, **kwargs: _Nothing()
-    # flashinfer asks torch itself.
+    torch.cuda.Stream = torch.cuda.Event = _Nothing
+    # flashinfer and some model classes ask torch itself.
     properties = SimpleNamespace(
         name=name, major=major, minor=minor, total_memory=_MEMORY_BYTES, multi_processor_count=_MULTIPROCESSORS
     )
+    torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_properties = lambda device=None: properties
     torch.cuda.get_device_capability = lambda device=None: capability
     torch.cuda.get_device_name = lambda device=None: name

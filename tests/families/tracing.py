@@ -15,14 +15,24 @@ import pytest
 from ggufmap.errors import MissingDependencyError
 from ggufmap.serving.preflight import Preflight, preflight
 from ggufmap.target import client
+from ggufmap.target.devices import World
 
 _SERVER = Path(__file__).with_name("vllm_server.py")
 
 
 class Tracer:
-    """`tracer(path, draft=None)`: what `ggufmap audit` finds with vLLM, each pair of files once."""
+    """`tracer(path, draft=None)`: what `ggufmap audit` finds with vLLM, each pair of files once.
 
-    def __init__(self) -> None:
+    With `cuda_env` (what scripts/cuda-dryrun makes), with the vLLM there and for the simulated GPU `device`.
+    """
+
+    def __init__(self, cuda_env: Path | None = None, device: str = "") -> None:
+        self._python = sys.executable if cuda_env is None else str(cuda_env / "bin" / "python")
+        self._environment = {**client._QUIET, **os.environ, "OMP_NUM_THREADS": "1"}
+        if cuda_env is not None:
+            self._environment["LD_LIBRARY_PATH"] = str(cuda_env / "lib" / client._STUB_FOLDER.name)
+        self._arguments = [device] if device else []
+        self._world = World(device) if device else None
         self._process: subprocess.Popen[str] | None = None
         self._found: dict[tuple[Path, Path | None], Preflight] = {}
 
@@ -31,7 +41,8 @@ class Tracer:
         if key not in self._found:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(client, "_ask", lambda request, environment: self.ask("trace", request))
-                self._found[key] = preflight(path, draft=draft)
+                patch.setattr(client, "_environment", lambda device: {})  # that of our own process
+                self._found[key] = preflight(path, draft=draft, world=self._world)
             self._found[key].checkpoint.close()
         return self._found[key]
 
@@ -39,9 +50,12 @@ class Tracer:
         """Call a function of `vllm_questions.py`, or the worker (`trace`); its answer."""
         if self._process is None:
             pipe = subprocess.PIPE
-            environment = {**client._QUIET, **os.environ, "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, str(_SERVER)], stdin=pipe, stdout=pipe, text=True, env=environment
+                [self._python, str(_SERVER), *self._arguments],
+                stdin=pipe,
+                stdout=pipe,
+                text=True,
+                env=self._environment,
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         with tempfile.TemporaryDirectory() as scratch:

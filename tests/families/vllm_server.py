@@ -2,7 +2,7 @@
 
 Each line of standard input is `{"call": NAME, "request": FILE, "answer": FILE, "log": FILE}`; each line of output is an
 exit status. `trace` is what `ggufmap.target.worker` does in a process of its own; other names are functions of
-`vllm_questions.py`. Each is called in a fork of this process: what takes long is importing vLLM, and that happens once.
+`vllm_questions.py`. An argument names the GPU to simulate. Each is called in a fork of this process: what takes long is importing vLLM, and that happens once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import os
 import sys
 import traceback
+
+from ggufmap.target.devices import parse_device
 
 
 def answer(job: dict[str, str]) -> None:
@@ -34,8 +36,12 @@ def answer(job: dict[str, str]) -> None:
 
 
 def main() -> None:
+    capability = parse_device(sys.argv[1]) if len(sys.argv) > 1 else None
+    if capability is not None:  # before anything of vLLM remembers that there is no GPU
+        from ggufmap.target import simulate
+
+        simulate.enter(capability, 1)
     import vllm.engine.arg_utils
-    import vllm.model_executor.models.deepseek_mtp
     import vllm.model_executor.models.glm4_moe  # noqa: F401
 
     import ggufmap.target.trace  # noqa: F401

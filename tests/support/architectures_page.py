@@ -9,7 +9,7 @@ from typing import Any
 from support import field
 from support.conformance import Case
 
-_CHECKS = ("a", "b", "c", "d", "e")
+_CHECKS = ("a", "b", "c", "g", "d", "e")
 _MARKS = {"yes": "yes", "no": "**no**", "impossible": "-", "not tried": "?"}
 _HEAD = """# Architectures
 
@@ -19,6 +19,7 @@ llama.cpp's own converter and comes back through ggufmap:
 - **a**: every checkpoint tensor is equal bit for bit, from F32 and from BF16; none missing, none extra
 - **b**: config.json says what the original's says
 - **c**: vLLM's own `load_weights` fills every parameter, and takes every tensor (traced)
+- **g**: as c, with the classes of vLLM's CUDA build for a simulated `sm_100` (Blackwell)
 - **d**: vLLM on a CPU generates the same tokens greedily from the GGUF as from the original, in float32
 - **e**: a Q8_0 and a Q4_K file of it stream to exactly what gguf-py's reference decodes
 
@@ -43,8 +44,8 @@ def _versions(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[str]:
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| class | case | GGUF architecture | tensors | a | b | c | d | e | draft | note |"
-    yield "|---|---|---|---:|---|---|---|---|---|---|---|"
+    yield "| class | case | GGUF architecture | tensors | a | b | c | g | d | e | draft | note |"
+    yield "|---|---|---|---:|---|---|---|---|---|---|---|---|"
     for row in rows:
         marks = [_MARKS[row[check]["state"]] for check in _CHECKS]
         cells = [f"`{row['class']}`", row["name"], f"`{row.get('architecture', '?')}`", str(row.get("tensors", "?"))]

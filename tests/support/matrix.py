@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from support.conformance import Case, Made
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architectures.md"
-CHECKS = ("a", "b", "c", "d", "e")
+CHECKS = ("a", "b", "c", "g", "d", "e")
+DEVICE = "sm_100"
+CUDA_ENV = "GGUFMAP_CUDA_ENV"
 _BATCH = 5  # cases whose engines share one process
 _PLAIN_CHECKS: dict[str, Callable[[Made, Path], list[str]]] = {}
 Result = dict[str, Any]
@@ -58,8 +61,8 @@ def attempt(check: Callable[[], list[str]]) -> dict[str, Any]:
     return state("no" if problems else "yes", problems)
 
 
-def run_case(case: Case, folder: Path, tracer: Tracer | None = None) -> tuple[Result, Made | None]:
-    """Checks a, b, c and e of one case; `Made` for (d), None when the converter fails."""
+def run_case(case: Case, folder: Path, tracers: Mapping[str, Tracer]) -> tuple[Result, Made | None]:
+    """Checks a, b, e of one case, and c and g where there is a tracer; `Made` for (d), None when the converter fails."""
     result: Result = {
         "name": case.name,
         "class": case.vllm_class or case.model_class,
@@ -83,8 +86,10 @@ def run_case(case: Case, folder: Path, tracer: Tracer | None = None) -> tuple[Re
     result |= _facts(made)
     if case.not_traced:
         result["c"] = state("impossible", [case.not_traced])
-    elif tracer is not None:
-        result["c"] = attempt(lambda: _trace(made, result, tracer))
+    elif "c" in tracers:
+        result["c"] = attempt(lambda: _trace(made, result, tracers["c"]))
+    if "g" in tracers:
+        result["g"] = _on_gpu(made, result, tracers["g"])
     if case.not_run or case.not_traced:
         result["d"] = state("impossible", [case.not_run or case.not_traced])
     return result, made
@@ -105,8 +110,15 @@ def _facts(made: Made) -> Result:
         return {"error": str(e)[:400]}
 
 
+def _on_gpu(made: Made, result: Result, tracer: Tracer) -> dict[str, Any]:
+    """(g): as (c), with the classes that vLLM uses on a GPU. Its kernels set limits to sizes that a tiny model misses."""
+    found = attempt(lambda: _trace(made, result, tracer))
+    refused = next((line for line in found["details"] if "No valid attention backend" in line), None)
+    return found if refused is None else state("impossible", ["no attention kernel has this tiny model's head sizes"])
+
+
 def _trace(made: Made, result: Result, tracer: Tracer) -> list[str]:
-    """(c), and which class the draft is."""
+    """(c) or (g), and which class the draft is."""
     found = tracer(made.gguf)
     trace = found.plan.trace
     assert trace is not None
@@ -171,11 +183,13 @@ def run(cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: boo
     old = load(store) if reuse else {}
     todo = [case for case in cases if not (case.name in old and finished(old[case.name], wanted))]
     yield from (old[case.name] for case in cases if case not in todo)
-    tracer = Tracer() if "c" in wanted else None
+    tracers = {"c": Tracer()} if "c" in wanted else {}
+    if "g" in wanted:
+        tracers["g"] = Tracer(Path(os.environ[CUDA_ENV]), DEVICE)
     for start in range(0, len(todo), _BATCH):
         folder = Path(tempfile.mkdtemp(prefix="ggufmap-matrix-"))
         try:
-            done = [run_case(case, folder / case.name, tracer) for case in todo[start : start + _BATCH]]
+            done = [run_case(case, folder / case.name, tracers) for case in todo[start : start + _BATCH]]
             runnable = [(r, made) for r, made in done if made is not None and r["d"]["state"] == "not tried"]
             if "d" in wanted:
                 run_engines([x for x in runnable if x[0]["a"]["state"] == "yes"], folder)
@@ -184,13 +198,14 @@ def run(cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: boo
                 yield result
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    if tracer is not None:
+    for tracer in tracers.values():
         tracer.close()
 
 
 def load(store: Path) -> dict[str, Result]:
     """All results in `store`, by case name."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(store.glob("*.json"))}
+    untried = {check: state("not tried") for check in CHECKS}  # results of a time when there was no such check
+    return {file.stem: untried | json.loads(file.read_text()) for file in sorted(store.glob("*.json"))}
 
 
 def _chosen(names: Sequence[str], shard: str) -> list[Case]:
@@ -217,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="cases, or all (the default)")
     parser.add_argument("--skip-trace", action="store_true", help="leave out (c), vLLM's load_weights")
     parser.add_argument("--skip-run", action="store_true", help="leave out (d), the engines")
+    parser.add_argument("--gpu", action="store_true", help=f"also (g); ${CUDA_ENV} is what scripts/cuda-dryrun made")
     parser.add_argument("--reuse", action="store_true", help="keep earlier results where everything has passed")
     parser.add_argument("--shard", default="", metavar="I/N", help="only every Nth case, from the Ith")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results of this run there")
@@ -226,6 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store.mkdir(parents=True, exist_ok=True)
     left_out = {"c"} if options.skip_trace else set()
     left_out |= {"d"} if options.skip_run else set()
+    left_out |= set() if options.gpu else {"g"}
     started = time.monotonic()
     results: list[Result] = []
     if not options.page_only:
