@@ -2,7 +2,8 @@
 
 Each line of standard input is `{"call": NAME, "request": FILE, "answer": FILE, "log": FILE}`; each line of output is an
 exit status. `trace` is what `ggufmap.target.worker` does in a process of its own; other names are functions of
-`vllm_questions.py`. An argument names the GPU to simulate. Each is called in a fork of this process: what takes long is importing vLLM, and that happens once.
+`vllm_questions.py`. Each is called in a fork of this process: what takes long is importing vLLM, and that happens once.
+An argument names the GPU to simulate.
 """
 
 from __future__ import annotations

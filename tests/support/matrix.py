@@ -62,7 +62,7 @@ def attempt(check: Callable[[], list[str]]) -> dict[str, Any]:
 
 
 def run_case(case: Case, folder: Path, tracers: Mapping[str, Tracer]) -> tuple[Result, Made | None]:
-    """Checks a, b, e of one case, and c and g where there is a tracer; `Made` for (d), None when the converter fails."""
+    """Checks a, b, e of one case, c and g where there is a tracer; `Made` for (d), None when the converter fails."""
     result: Result = {
         "name": case.name,
         "class": case.vllm_class or case.model_class,
@@ -111,7 +111,7 @@ def _facts(made: Made) -> Result:
 
 
 def _on_gpu(made: Made, result: Result, tracer: Tracer) -> dict[str, Any]:
-    """(g): as (c), with the classes that vLLM uses on a GPU. Its kernels set limits to sizes that a tiny model misses."""
+    """(g): as (c), with vLLM's classes for a GPU. Its kernels set limits to sizes that a tiny model may miss."""
     found = attempt(lambda: _trace(made, result, tracer))
     refused = next((line for line in found["details"] if "No valid attention backend" in line), None)
     return found if refused is None else state("impossible", ["no attention kernel has this tiny model's head sizes"])
