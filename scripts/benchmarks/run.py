@@ -200,7 +200,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="rounds (default 5; slow peers: every other)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name contains this")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each run too, to FILE")
+    parser.add_argument("--peer-only", action="store_true", help="install the peers, print where, measure nothing")
     options = parser.parse_args()
+    if options.peer_only:
+        print(peer_folder())
+        return 0
     names = [name for name in TITLES if options.only in name]
     if not names or options.runs < 1:
         parser.error(f"nothing to run; cases: {', '.join(TITLES)}")

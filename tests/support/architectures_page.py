@@ -11,6 +11,7 @@ from support.conformance import Case
 
 _CHECKS = ("a", "b", "c", "g", "d", "e")
 _MARKS = {"yes": "yes", "no": "**no**", "impossible": "-", "not tried": "?"}
+_PEER = ("equal", "wrong", "missing", "extra")
 _HEAD = """# Architectures
 
 Written by `scripts/conformance`, from its results only. For each model class a tiny random checkpoint goes through
@@ -23,6 +24,9 @@ llama.cpp's own converter and comes back through ggufmap:
 - **d**: vLLM on a CPU generates the same tokens greedily from the GGUF as from the original, in float32
 - **e**: a Q8_0 and a Q4_K file of it stream to exactly what gguf-py's reference decodes
 
+The column *plugin*: what vllm-gguf-plugin 0.0.5 makes of the same F32 file with the original's config beside it: tensors
+equal / wrong / missing / extra, or "refuses".
+
 `-`: cannot be done here, the note says why. `?`: not tried. A draft is an MTP (nextn) module in the same file.
 """
 
@@ -30,7 +34,18 @@ llama.cpp's own converter and comes back through ggufmap:
 def render(results: Mapping[str, Mapping[str, Any]], cases: Mapping[str, Case], source: str) -> str:
     """The page."""
     rows = sorted(results.values(), key=lambda r: (r["class"].lower(), r["name"]))
-    lines = [_HEAD, *_versions(rows, source), "", *_table(rows), "", *_totals(rows, cases), "", *_field(rows)]
+    lines = [
+        _HEAD,
+        *_versions(rows, source),
+        "",
+        *_table(rows),
+        "",
+        *_totals(rows, cases),
+        "",
+        *_peer_totals(rows),
+        "",
+        *_field(rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -44,12 +59,12 @@ def _versions(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[str]:
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| class | case | GGUF architecture | tensors | a | b | c | g | d | e | draft | note |"
-    yield "|---|---|---|---:|---|---|---|---|---|---|---|---|"
+    yield "| class | case | GGUF architecture | tensors | a | b | c | g | d | e | draft | plugin | note |"
+    yield "|---|---|---|---:|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         marks = [_MARKS[row[check]["state"]] for check in _CHECKS]
         cells = [f"`{row['class']}`", row["name"], f"`{row.get('architecture', '?')}`", str(row.get("tensors", "?"))]
-        yield "| " + " | ".join([*cells, *marks, _draft(row), _note(row)]) + " |"
+        yield "| " + " | ".join([*cells, *marks, _draft(row), _peer(row), _note(row)]) + " |"
 
 
 def _draft(row: Mapping[str, Any]) -> str:
@@ -57,6 +72,13 @@ def _draft(row: Mapping[str, Any]) -> str:
     if name:
         return f"`{name}`"
     return "in the file" if row.get("draft_blocks") else ""
+
+
+def _peer(row: Mapping[str, Any]) -> str:
+    peer = row.get("peer")
+    if peer is None:
+        return "?"
+    return "refuses" if "refuses" in peer else " / ".join(str(peer[key]) for key in _PEER)
 
 
 def _note(row: Mapping[str, Any]) -> str:
@@ -81,6 +103,17 @@ def _totals(rows: list[Mapping[str, Any]], cases: Mapping[str, Case]) -> Iterato
     for check in _CHECKS:
         counts = [sum(row[check]["state"] == name for row in rows) for name in _MARKS]
         yield f"| {check} | " + " | ".join(map(str, counts)) + " |"
+
+
+def _peer_totals(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    """How the plugin does where it was asked."""
+    peers = [row["peer"] for row in rows if "peer" in row]
+    refused = sum("refuses" in peer for peer in peers)
+    right = sum("equal" in peer and not any(peer[key] for key in _PEER[1:]) for peer in peers)
+    yield (
+        f"vllm-gguf-plugin 0.0.5 was asked for {len(peers)} of them: right for {right}, refuses {refused}, "
+        f"loads {len(peers) - right - refused} with wrong, missing or extra tensors."
+    )
 
 
 def _field(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

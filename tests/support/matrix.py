@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -61,7 +62,9 @@ def attempt(check: Callable[[], list[str]]) -> dict[str, Any]:
     return state("no" if problems else "yes", problems)
 
 
-def run_case(case: Case, folder: Path, tracers: Mapping[str, Tracer]) -> tuple[Result, Made | None]:
+def run_case(
+    case: Case, folder: Path, tracers: Mapping[str, Tracer], peer: Path | None = None
+) -> tuple[Result, Made | None]:
     """Checks a, b, e of one case, c and g where there is a tracer; `Made` for (d), None when the converter fails."""
     result: Result = {
         "name": case.name,
@@ -88,6 +91,8 @@ def run_case(case: Case, folder: Path, tracers: Mapping[str, Tracer]) -> tuple[R
         result["c"] = state("impossible", [case.not_traced])
     elif "c" in tracers:
         result["c"] = attempt(lambda: _trace(made, result, tracers["c"]))
+    if peer is not None:
+        result["peer"] = _peer(made, peer)
     if "g" in tracers:
         result["g"] = _on_gpu(made, result, tracers["g"])
     if case.not_run or case.not_traced:
@@ -115,6 +120,18 @@ def _on_gpu(made: Made, result: Result, tracer: Tracer) -> dict[str, Any]:
     found = attempt(lambda: _trace(made, result, tracer))
     refused = next((line for line in found["details"] if "No valid attention backend" in line), None)
     return found if refused is None else state("impossible", ["no attention kernel has this tiny model's head sizes"])
+
+
+def _peer(made: Made, peer: Path) -> dict[str, Any]:
+    """What vllm-gguf-plugin (installed in the folder `peer`) makes of the same file: see `peer_runner.py`."""
+    answer = made.gguf.with_suffix(".peer.json")
+    command = [sys.executable, str(Path(__file__).with_name("peer_runner.py")), made.folder, made.gguf, answer]
+    environment = {**os.environ, "PYTHONPATH": str(peer), "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        return {"refuses": "".join(done.stderr.strip().splitlines()[-1:])[:300]}
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
 
 
 def _trace(made: Made, result: Result, tracer: Tracer) -> list[str]:
@@ -178,9 +195,12 @@ def finished(result: Result, wanted: Sequence[str]) -> bool:
     return all(result.get(check, {}).get("state") in ("yes", "impossible") for check in wanted)
 
 
-def run(cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: bool) -> Iterator[Result]:
+def run(
+    cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: bool, peer: Path | None = None
+) -> Iterator[Result]:
     """Run the wanted checks of the cases, batch by batch; each result is written to `store` as it is known."""
-    old = load(store) if reuse else {}
+    kept = load(store)
+    old = kept if reuse else {}
     todo = [case for case in cases if not (case.name in old and finished(old[case.name], wanted))]
     yield from (old[case.name] for case in cases if case not in todo)
     tracers = {"c": Tracer()} if "c" in wanted else {}
@@ -189,11 +209,13 @@ def run(cases: Sequence[Case], store: Path, wanted: Sequence[str], *, reuse: boo
     for start in range(0, len(todo), _BATCH):
         folder = Path(tempfile.mkdtemp(prefix="ggufmap-matrix-"))
         try:
-            done = [run_case(case, folder / case.name, tracers) for case in todo[start : start + _BATCH]]
+            done = [run_case(case, folder / case.name, tracers, peer) for case in todo[start : start + _BATCH]]
             runnable = [(r, made) for r, made in done if made is not None and r["d"]["state"] == "not tried"]
             if "d" in wanted:
                 run_engines([x for x in runnable if x[0]["a"]["state"] == "yes"], folder)
             for result, _ in done:
+                if peer is None and "peer" in kept.get(result["name"], {}):
+                    result["peer"] = kept[result["name"]]["peer"]  # of a fixed version: it does not change
                 (store / f"{result['name']}.json").write_text(json.dumps(result, indent=1))
                 yield result
         finally:
@@ -220,7 +242,7 @@ def _chosen(names: Sequence[str], shard: str) -> list[Case]:
 
 def _say(result: Result) -> None:
     marks = " ".join(f"{check}:{result[check]['state']}" for check in CHECKS)
-    print(f"{result['name']:28} {marks}", flush=True)
+    print(f"{result['name']:28} {marks}" + (f" peer:{result['peer']}" if "peer" in result else ""), flush=True)
     for check in CHECKS:
         if result[check]["state"] == "no":
             print("".join(f"    {check} {line}\n" for line in result[check]["details"]), end="", flush=True)
@@ -233,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--skip-trace", action="store_true", help="leave out (c), vLLM's load_weights")
     parser.add_argument("--skip-run", action="store_true", help="leave out (d), the engines")
     parser.add_argument("--gpu", action="store_true", help=f"also (g); ${CUDA_ENV} is what scripts/cuda-dryrun made")
+    parser.add_argument("--peer", type=Path, metavar="DIR", help="also what vllm-gguf-plugin, installed there, does")
     parser.add_argument("--reuse", action="store_true", help="keep earlier results where everything has passed")
     parser.add_argument("--shard", default="", metavar="I/N", help="only every Nth case, from the Ith")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results of this run there")
@@ -247,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     if not options.page_only:
         wanted = [check for check in CHECKS if check not in left_out]
-        for result in run(_chosen(options.names, options.shard), store, wanted, reuse=options.reuse):
+        for result in run(_chosen(options.names, options.shard), store, wanted, reuse=options.reuse, peer=options.peer):
             _say(result)
             results.append(result)
     if options.json is not None:
