@@ -24,7 +24,7 @@ llama.cpp's own converter and comes back through ggufmap:
 - **d**: vLLM on a CPU generates the same tokens greedily from the GGUF as from the original, in float32
 - **e**: a Q8_0 and a Q4_K file of it stream to exactly what gguf-py's reference decodes
 
-The column *plugin*: what vllm-gguf-plugin 0.0.5 makes of the same F32 file with the original's config beside it: tensors
+The column *plugin*: what vllm-gguf-plugin 0.0.5 makes of the F32 file with the original's config beside it: tensors
 equal / wrong / missing / extra, or "refuses".
 
 `-`: cannot be done here, the note says why. `?`: not tried. A draft is an MTP (nextn) module in the same file.
