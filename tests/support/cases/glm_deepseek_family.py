@@ -45,6 +45,6 @@ CASES = (
     ),
     _case("deepseek_v2_lite", not_run=_LATENT),
     _case("deepseek_v2", not_run=_LATENT),
-    _case("deepseek_v3", **_dropped("deepseek_v3")),
+    _case("deepseek_v3", **_dropped("deepseek_v3"), run_dtype="bfloat16"),
     _case("deepseek_v32", not_run=_SPARSE),
 )

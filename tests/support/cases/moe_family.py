@@ -8,7 +8,7 @@ from typing import Any
 
 from support.conformance import HIDDEN, Case, Tensors, values
 
-_NO_SIGMOID = "vLLM's CPU router has sigmoid scores for grouped experts only (cpu_router.py asserts softmax)"
+NO_SIGMOID = "vLLM's CPU router has sigmoid scores for grouped experts only (cpu_router.py asserts softmax)"
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3}
 _LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 3}
 _YARN = {
@@ -153,7 +153,7 @@ CASES = (
             "qk_norm_type": "per_layer",
         },
         pre="minimax-m2",
-        not_run=_NO_SIGMOID,
+        not_run=NO_SIGMOID,
     ),
     Case("ernie45", "Ernie4_5ForCausalLM", {"head_dim": 64, "tie_word_embeddings": True}, tokenizer="llama"),
     Case(
