@@ -48,6 +48,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "granite_swa": ("granite", "GRANITE_SWA"),
     "granitehybrid": ("granite", "GRANITE_HYBRID"),
     "granitemoe": ("granite", "GRANITE_MOE"),
+    "hrm_text": ("hrm_text", "HRM_TEXT"),
     "hunyuan-dense": ("hunyuan", "HUNYUAN_DENSE"),
     "hy_v3": ("hunyuan_v3", "HY_V3"),
     "internlm2": ("internlm", "INTERNLM2"),

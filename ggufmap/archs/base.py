@@ -2,7 +2,8 @@
 
 A row set says three things of one `general.architecture`: which checkpoint (Hugging Face) tensors a GGUF tensor holds
 and which value transform undoes the converter's, which `config.json` the header stands for, and which tensors carry
-no parameter. `{bid}` stands for the block index, `{eid}` for the expert index.
+no parameter. `{bid}` stands for the block index, `{eid}` for the expert index, `{nextn}` for a draft block counted
+from the first, `{place}` for a block counted among those of the row's kind.
 """
 
 from __future__ import annotations

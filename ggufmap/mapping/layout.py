@@ -75,6 +75,8 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "fused_qkv": lambda layout, bid: f"blk.{bid}.attn_qkv.weight" in layout.checkpoint.tensors,
     "split_qkv": lambda layout, bid: f"blk.{bid}.attn_qkv.weight" not in layout.checkpoint.tensors,
     "linear_attention": lambda layout, bid: bid in layout.linear,
+    "low_stack": lambda layout, bid: bid // layout.integer("hrm.layers_per_stack", _MAX_BLOCKS) == 0,
+    "high_stack": lambda layout, bid: bid // layout.integer("hrm.layers_per_stack", _MAX_BLOCKS) == 1,
     "own_keys": lambda layout, bid: bid < len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "shared_keys": lambda layout, bid: bid >= len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "softmax_attention": lambda layout, bid: bid not in layout.linear,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ggufmap.archs import Architecture, Rule
@@ -100,15 +100,21 @@ def _expanded(architecture: Architecture, blocks: Layout) -> Iterator[Rule]:
         if not rule.per_block:
             yield rule
             continue
-        for bid in blocks.blocks(rule.blocks):
-            nextn = str(bid - len(blocks.trunk))
+        for place, bid in enumerate(blocks.blocks(rule.blocks)):
+            numbers = {"{bid}": bid, "{nextn}": bid - len(blocks.trunk), "{place}": place}
             yield Rule(
                 tuple(name.replace("{bid}", str(bid)) for name in rule.tensors),
-                tuple(name.replace("{bid}", str(bid)).replace("{nextn}", nextn) for name in rule.checkpoint),
+                tuple(_numbered(name, numbers) for name in rule.checkpoint),
                 rule.transform,
                 rule.optional,
                 values=tuple(replace(v, checkpoint=v.checkpoint.replace("{bid}", str(bid))) for v in rule.values),
             )
+
+
+def _numbered(name: str, numbers: Mapping[str, int]) -> str:
+    for placeholder, number in numbers.items():
+        name = name.replace(placeholder, str(number))
+    return name
 
 
 def _role(state: _State, name: str) -> Role:

@@ -1,4 +1,4 @@
-"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna, Hunyuan V3, Bailing MoE V3."""
+"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna, Hunyuan V3, Bailing MoE V3, HRM-Text."""
 
 from __future__ import annotations
 
@@ -117,6 +117,10 @@ def _layer_group_size(blocks: Layout) -> int:
     return size
 
 
+def _prefix_lm(blocks: Layout) -> bool:
+    return blocks.checkpoint.metadata.boolean(f"{blocks.checkpoint.architecture}.hrm.prefix_lm", False)
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
@@ -131,4 +135,5 @@ DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "mlp_types_by_router": _mlp_types,
     "shared_expert_multiple": _shared_expert_multiple,
     "layer_group_size": _layer_group_size,
+    "prefix_lm": _prefix_lm,
 }

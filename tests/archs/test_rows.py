@@ -66,8 +66,8 @@ def test_placeholders_stand_on_both_sides(rows: Architecture) -> None:
         stored = {tuple(PLACEHOLDER.findall(name)) for name in rule.tensors}
         made = {tuple(PLACEHOLDER.findall(name)) for name in rule.checkpoint}
         assert stored in ({("bid",)}, {()}), rule
-        # A draft block may be counted from the first draft, and a stack has a name per expert.
-        made = {tuple("bid" if x == "nextn" else x for x in found if x != "eid") for found in made}
+        # A block may be counted from the first draft, or among its kind, and a stack has a name per expert.
+        made = {tuple("bid" if x in ("nextn", "place") else x for x in found if x != "eid") for found in made}
         shared_by_drafts = "draft" in rule.blocks and made == {()}
         assert made == stored or shared_by_drafts, rule
         experts = any("{eid}" in name for name in rule.checkpoint)

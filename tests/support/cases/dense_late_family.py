@@ -78,6 +78,21 @@ def _write_plamo3(folder: Path, dtype: Dtype) -> None:
 
 CASES = (
     Case(
+        "hrm_text",
+        "HrmTextForCausalLM",
+        {
+            "num_key_value_heads": ...,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 8,
+            "head_dim": 32,
+            "H_cycles": 2,
+            "L_cycles": 3,
+            "embedding_scale": 12.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
+        },
+        ignore={"L_bp_cycles": "training"},
+    ),
+    Case(
         "plamo3",
         "Plamo3ForCausalLM",
         write=_write_plamo3,
