@@ -39,8 +39,18 @@ def rope_parameters(checkpoint: Checkpoint) -> dict[str, JsonValue]:
     if _FREQS in checkpoint.tensors:
         if found["rope_type"] != "default":
             raise FileError(f"{checkpoint.path}: has both {_FREQS} and rope scaling type {found['rope_type']}")
-        found.update(llama3_scaling(rope_factors(checkpoint), float(str(found["rope_theta"])), str(checkpoint.path)))
+        factors = rope_factors(checkpoint)
+        _check_length(checkpoint, len(factors))
+        found.update(llama3_scaling(factors, float(str(found["rope_theta"])), str(checkpoint.path)))
     return found
+
+
+def _check_length(checkpoint: Checkpoint, factors: int) -> None:
+    """One factor for each pair of dimensions that rotates."""
+    key = f"{checkpoint.architecture}.rope.dimension_count"
+    rotary = checkpoint.metadata.integer(key, 2 * factors)
+    if 2 * factors != rotary:
+        raise FileError(f"{checkpoint.path}: {_FREQS} has {factors} values, {rotary // 2} expected: {key} is {rotary}")
 
 
 def rope_parameters_by_layer_type(checkpoint: Checkpoint) -> dict[str, JsonValue]:
