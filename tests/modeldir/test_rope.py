@@ -133,7 +133,8 @@ def test_factors_are_read_with_the_file(tmp_path: Path) -> None:
 def test_factors_for_another_number_of_dimensions_are_refused(tmp_path: Path) -> None:
     factors = converter_factors(500_000.0, 32, scaling(8.0, 64))
     with pytest.raises(FileError, match=r"has 16 values, 8 expected: llama\.rope\.dimension_count is 16"):
-        parameters(tmp_path, {"llama.rope.freq_base": (gb.FLOAT32, 500_000.0)}, factors)
+        header = {"llama.rope.freq_base": (gb.FLOAT32, 500_000.0), "llama.rope.dimension_count": (gb.UINT32, 16)}
+        parameters(tmp_path, header, factors)
 
 
 def test_factors_of_a_big_endian_file(tmp_path: Path) -> None:
