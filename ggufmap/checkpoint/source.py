@@ -36,6 +36,10 @@ class ByteSource(Protocol):
         """Say that a range will be read soon, or not again: a hint, never an error."""
         ...
 
+    def require_unchanged(self) -> None:
+        """Raise FileError when the bytes may be others than those that were there when the source was opened."""
+        ...
+
     def close(self) -> None:
         """Release the source."""
         ...
@@ -57,7 +61,7 @@ class LocalFile:
             os.close(self._fd)
             raise FileError(f"{path}: not a regular file")
         self._size = stat.st_size
-        self.mtime_ns = stat.st_mtime_ns
+        self._identity = _identity(stat)
 
     @property
     def name(self) -> str:
@@ -101,11 +105,27 @@ class LocalFile:
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, offset, length, advice)
 
+    def require_unchanged(self) -> None:
+        """See ByteSource.require_unchanged: the path still leads to the same file, not written to since."""
+        try:
+            same = _identity(self.path.stat()) == self._identity
+        except OSError:
+            same = False
+        if not same:
+            raise FileError(
+                f"{self.name}: was replaced or changed while it was read",
+                hint="What was loaded may be of two files; start again when nothing writes to it.",
+            )
+
     def close(self) -> None:
         """Close the file; reading afterwards is an error."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _identity(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _hint(error: OSError) -> str | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ggufmap.cli.audit import audit
+from ggufmap.cli.bench import bench
 from ggufmap.cli.config import config
 from ggufmap.cli.export import export
 from ggufmap.cli.map import map_
@@ -30,6 +31,7 @@ app.command("map")(map_)
 app.command()(config)
 app.command()(serve)
 app.command()(export)
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:

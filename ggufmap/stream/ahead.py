@@ -12,7 +12,8 @@ from types import TracebackType
 
 from ggufmap.checkpoint import Checkpoint, Tensor
 
-_STEP = 1 << 19  # bytes per call: kernels cut longer requests short
+_AHEAD_STEP = 1 << 19  # bytes per call: kernels cut longer requests short
+_BEHIND_STEP = 1 << 24
 
 
 class ReadAhead:
@@ -23,12 +24,11 @@ class ReadAhead:
 
     def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], distance: int, *, forget: bool) -> None:
         self._sources = [split.source for split in checkpoint.splits]
-        self._tensors = tensors
         self._distance = distance
         self._forget = forget
         self._position = 0
-        self._ahead = _steps(tensors)
-        self._behind = _steps(tensors)
+        self._ahead = _steps(tensors, _AHEAD_STEP)
+        self._behind = _steps(tensors, _BEHIND_STEP)
         self._advised = self._forgotten = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ggufmap-ahead")
         self._running: Future[None] | None = None
@@ -53,12 +53,12 @@ class ReadAhead:
             self._advised += length
         while self._forget and self._forgotten < self._position - self._distance and (step := next(self._behind, None)):
             split, offset, length = step
-            self._sources[split].advise(offset, length, needed=False)
+            self._sources[split].advise(0, offset + length, needed=False)  # a large folio only goes as a whole
             self._forgotten += length
 
 
-def _steps(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int, int]]:
+def _steps(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[int, int, int]]:
     """(split, offset, length) of everything, in order."""
     for tensor in tensors:
-        for start in range(0, tensor.nbytes, _STEP):
-            yield tensor.split, tensor.offset + start, min(_STEP, tensor.nbytes - start)
+        for start in range(0, tensor.nbytes, size):
+            yield tensor.split, tensor.offset + start, min(size, tensor.nbytes - start)

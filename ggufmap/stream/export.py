@@ -21,7 +21,7 @@ from ggufmap.mapping import Plan
 from ggufmap.mapping.plan import Assignment
 from ggufmap.mapping.transforms import KINDS
 from ggufmap.stream.dequantise import value_dtype
-from ggufmap.stream.lazy import LazyTensor
+from ggufmap.stream.lazy import in_parts
 from ggufmap.stream.stream import Lazy, check_streamable, stream
 from ggufmap.stream.workers import DEFAULT_LIMIT, Budget
 
@@ -79,6 +79,7 @@ def export(
     tensor cannot be read within `memory`; MappingError when the plan has problems.
     """
     check_streamable(plan, checkpoint)
+    budget = Budget(memory)
     shards = _shards(plan, checkpoint, dtype, shard_bytes)
     identity = {"header_hash": checkpoint.header_hash(), "dtype": str(dtype), "shard_bytes": shard_bytes}
     _claim(folder, identity)
@@ -91,7 +92,6 @@ def export(
                 progress(sum(checkpoint.tensors[name].nbytes for a in shard.assignments for name in a.tensors))
         else:
             wanted = set(shard.assignments)
-            budget = Budget(memory)
             tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, Lazy(), budget)
             out_of_range += _write(path, _entries(shard, checkpoint, dtype), tensors, budget)
     weight_map = {name: shard.file for shard in shards for a in shard.assignments for name, _ in a.outputs}
@@ -180,21 +180,15 @@ def _write(path: Path, entries: dict[str, _Entry], tensors: Iterator[tuple[str, 
 
 
 def _parts(tensor: torch.Tensor, name: str, entry: _Entry, budget: Budget) -> Iterator[torch.Tensor]:
-    """The values of a streamed tensor, flat, a few MB at a time; of a lazy one no group of rows is read twice."""
+    """The values of a streamed tensor, flat, some MB at a time."""
     if tuple(tensor.shape) != entry.shape:
         raise MappingError(f"{name}: shape {tuple(tensor.shape)}, {entry.shape} planned")
-    if not tensor.numel():
-        return
-    matrix = tensor if tensor.dim() > 1 else tensor.reshape(1, -1)
-    width = matrix.numel() // matrix.shape[0]
-    together = tensor.together if isinstance(tensor, LazyTensor) else 1
-    step = max(1, budget.limit // _BUFFER_SHARE // (width * entry.dtype.itemsize) // together) * together
-    step = min(step, matrix.shape[0])
-    with budget.hold(step * width * entry.dtype.itemsize, f"writing {name}"):
-        for part in matrix.split(step):
+    for part in in_parts(tensor, budget.limit // _BUFFER_SHARE // entry.dtype.itemsize):
+        with budget.hold(part.numel() * entry.dtype.itemsize, f"writing {name}"):
             values = torch.empty(part.shape, dtype=entry.dtype, device="cpu")
             values.copy_(part)
             yield values.view(-1)
+            del values
 
 
 def _header(entries: dict[str, _Entry]) -> bytes:

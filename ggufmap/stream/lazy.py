@@ -7,8 +7,10 @@ peak memory is the pieces in flight, with no code of ours per kind of layer. Any
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -44,10 +46,20 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Counter:
-    """What lazy tensors did: values copied straight into a destination, views that had to be materialised."""
+    """What lazy tensors did: values copied straight into a destination, views that had to be materialised.
+
+    `seconds` went by in the copies, over all threads.
+    """
 
     copied: int = 0
     materialised: int = 0
+    seconds: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def took(self, seconds: float) -> None:
+        """Count a copy's time."""
+        with self._lock:
+            self.seconds += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +118,6 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
             return type(layout)(self._wrap(part) for part in layout)
         return LazyTensor(self.source, layout, self.workers, self.counter)
 
-    @property
-    def together(self) -> int:
-        """Places of the first axis that the source reads together, if the view's rows are whole."""
-        width = max(1, self.numel() // max(1, int(self.shape[0])))
-        return max(1, int(self.source.group * self.source.shape[1] // width))
-
     def materialise(self) -> torch.Tensor:
         """The values of the view, dense. They count as held until the stream goes on to the next tensor."""
         self.counter.materialised += 1
@@ -140,7 +146,9 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
         with self.workers.scratch(need, f"tensor {self.source.name}") as scratch:
             values = self.source.read(window.rows, window.columns, scratch, out)
             if values is not out:
+                started = time.perf_counter()
                 part.copy_(values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset))
+                self.counter.took(time.perf_counter() - started)
 
 
 def lazy_tensor(
@@ -149,6 +157,19 @@ def lazy_tensor(
     """A lazy tensor over all of `source`, seen with `shape` (the same number of values, rows whole)."""
     layout = torch.empty(tuple(shape), dtype=source.dtype, device="meta")
     return LazyTensor(source, layout, workers or Workers(threads=1), counter or Counter())
+
+
+def in_parts(tensor: torch.Tensor, values: int) -> Iterator[torch.Tensor]:
+    """A tensor of the stream cut along its first axis into parts of about `values` values, to be taken one by one.
+
+    Of a lazy tensor no group of rows is read twice, so that a part may be larger.
+    """
+    if not tensor.numel():
+        return
+    matrix = tensor if tensor.dim() > 1 else tensor.reshape(1, -1)
+    width = matrix.numel() // matrix.shape[0]
+    together = max(1, tensor.source.group * tensor.source.shape[1] // width) if isinstance(tensor, LazyTensor) else 1
+    yield from matrix.split(max(1, values // width // together) * together)
 
 
 def _pieces(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,15 +25,23 @@ _EDGE = 64  # bytes: parts of a buffer begin on a cache line
 
 @dataclass(slots=True)
 class Meter:
-    """Bytes asked of the file, over all threads."""
+    """Bytes asked of the file, and the seconds that went by in reading and in decoding, over all threads."""
 
     nbytes: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, nbytes: int) -> None:
+    def read(self, nbytes: int, seconds: float) -> None:
         """Count a read."""
         with self._lock:
             self.nbytes += nbytes
+            self.read_s += seconds
+
+    def decoded(self, seconds: float) -> None:
+        """Count a decoding."""
+        with self._lock:
+            self.decode_s += seconds
 
 
 class TensorSource:
@@ -158,7 +167,9 @@ class Stored:
             out = (
                 torch.from_numpy(rest[: count * width * torch.float32.itemsize]).view(torch.float32).view(count, width)
             )
+        started = time.perf_counter()
         decode(self.tensor.type, raw, out.numpy())
+        self._meter.decoded(time.perf_counter() - started)
         return out
 
     def _lengths(self, columns: slice) -> tuple[int, int]:
@@ -172,6 +183,7 @@ class Stored:
         read, wanted = self._lengths(columns)
         start = tensor.type.row_bytes(columns.start)
         raw, rest = buffer[: count * read], buffer[_edged(count * read) :]
+        started = time.perf_counter()
         if read == tensor.row_bytes:
             self._checkpoint.read_into(tensor, raw.data, rows)
         else:
@@ -179,7 +191,7 @@ class Stored:
             base, view = tensor.offset + rows.start * tensor.row_bytes + start, raw.data
             for index in range(count):
                 source.read_into(base + index * tensor.row_bytes, view[index * read : (index + 1) * read])
-        self._meter.add(raw.nbytes)
+        self._meter.read(raw.nbytes, time.perf_counter() - started)
         if read == wanted:
             return raw, rest
         part = rest[: count * wanted]

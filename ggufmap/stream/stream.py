@@ -58,7 +58,8 @@ def stream(
     tensors, to be used before the next is asked for: then only the pieces in flight are in memory. Otherwise it is one
     checkpoint tensor at a time (one expert of a stack). Either way it is accounted against `budget` (1 GiB by default).
     `progress` gets the bytes that are done. With `forget`, they leave the page cache, too.
-    Raises as `check_streamable` and `read_values` do; UsageError when a tensor cannot be read within the budget.
+    Raises as `check_streamable` and `read_values` do; UsageError when a tensor cannot be read within the budget,
+    FileError at the end when a file was changed meanwhile.
     """
     check_streamable(plan, checkpoint)
     assignments = [assignment for assignment in plan.assignments if wanted(assignment)]
@@ -76,6 +77,8 @@ def stream(
                 ahead.advance(nbytes)
                 if progress is not None:
                     progress(nbytes)
+    for split in checkpoint.splits:
+        split.source.require_unchanged()
 
 
 @dataclass(slots=True)

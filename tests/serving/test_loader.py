@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Iterable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,9 +18,11 @@ from support import small_models as small
 from torch import nn
 
 from ggufmap.checkpoint import open_checkpoint
-from ggufmap.errors import FileError, MappingError
+from ggufmap.errors import FileError, MappingError, UsageError
 from ggufmap.modeldir.manifest import MANIFEST
 from ggufmap.serving.loader import load_into
+from ggufmap.serving.memory import KEY, limit_of, loader_arguments
+from ggufmap.stream.workers import LEAST_LIMIT
 
 
 class Model(nn.Module):
@@ -86,6 +93,119 @@ def test_a_file_that_was_replaced_is_not_loaded(tmp_path: Path) -> None:
         load_into(model, folder, torch.bfloat16)
     assert "start again" in str(e.value.hint)
     assert torch.equal(model["model.norm.weight"], torch.full((64,), 7.0))
+
+
+class Spoiling(Model):
+    """Does something to the file when the first tensor has come."""
+
+    def __init__(self, names: dict[str, tuple[int, ...]], spoil: Callable[[], object]) -> None:
+        super().__init__(names)
+        self.spoil = spoil
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        iterator = iter(weights)
+        first = next(iterator)
+        self.spoil()
+        super().load_weights(chain([first], iterator))
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 20_000)
+
+
+def overwrite(path: Path) -> None:
+    """The same header and size: no read fails."""
+    with path.open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes(100))
+
+
+def replace_file(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (cut, "truncated or replaced after it was opened"),
+        (overwrite, "was replaced or changed while it was read"),
+        (replace_file, "was replaced or changed while it was read"),
+        (Path.unlink, "was replaced or changed while it was read"),
+    ],
+)
+def test_a_file_that_changes_during_the_load_is_an_error_that_names_it(
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    path = small.write_llama(tmp_path / "m.gguf")
+    model = Spoiling(NAMES, lambda: spoil(path))
+    with pytest.raises(FileError, match=rf"{path}: ") as e:
+        load_into(model, model_dir(tmp_path / "d", path), torch.bfloat16)
+    assert message in str(e.value)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "output_norm.weight"])
+def test_a_read_that_fails_names_the_file_and_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A bad sector: the kernel answers EIO."""
+    path = small.write_llama(tmp_path / "m.gguf")
+    folder = model_dir(tmp_path / "d", path)
+    with open_checkpoint(path) as checkpoint:
+        bad = checkpoint.tensors[name].offset
+    preadv = os.preadv
+
+    def failing(fd: int, buffers: list[memoryview], offset: int) -> int:
+        if offset == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    message = rf"{path}: reading \d+ bytes at offset {bad} failed: Input/output error"
+    with pytest.raises(FileError, match=message):
+        load_into(Model(NAMES), folder, torch.bfloat16)
+
+
+def test_a_killed_load_leaves_nothing(tmp_path: Path) -> None:
+    path = small.write_llama(tmp_path / "m.gguf")
+    folder = model_dir(tmp_path / "d", path)
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    before = sorted((file, file.stat().st_mtime_ns) for file in tmp_path.rglob("*") if file.is_file())
+    code = f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from pathlib import Path
+import torch
+from serving.test_loader import NAMES, Spoiling, load_into
+load_into(Spoiling(NAMES, lambda: (os.write(1, b"loading"), time.sleep(600))), Path({str(folder)!r}), torch.bfloat16)
+"""
+    environment = {**os.environ, "TMPDIR": str(scratch), "HOME": str(scratch)}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=scratch, env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.read(7) == b"loading"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert sorted((file, file.stat().st_mtime_ns) for file in tmp_path.rglob("*") if file.is_file()) == before
+
+
+def test_a_load_says_what_it_did_and_stays_within_its_memory(tmp_path: Path) -> None:
+    path = small.write_llama(tmp_path / "m.gguf")
+    done = load_into(Model(NAMES), model_dir(tmp_path / "d", path), torch.bfloat16, memory=LEAST_LIMIT)
+    assert done.parameters == len(NAMES) and 0 < done.peak <= LEAST_LIMIT
+    assert 0 < done.read <= done.stored
+
+
+def test_the_memory_limit_comes_from_vllm_s_loader_config() -> None:
+    """As `ggufmap serve` sets it, as a person may, and not at all."""
+    option, text = loader_arguments(123 << 20)
+    assert option == "--model-loader-extra-config"
+    assert limit_of(json.loads(text)) == 123 << 20
+    assert limit_of({KEY: "2G"}) == 2 * 10**9
+    assert limit_of({}) == limit_of(None) == 1 << 30
+    with pytest.raises(UsageError, match="max_host_memory 'lots'"):
+        limit_of({KEY: "lots"})
 
 
 def test_a_plan_with_problems_writes_nothing(tmp_path: Path) -> None:
