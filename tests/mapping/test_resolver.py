@@ -212,12 +212,13 @@ def test_rows_of_another_kind_of_block_are_no_place(plan: Planner) -> None:
     assert [x.reason for x in found.unmapped] == ["block 0 is not of a kind that has blk.{bid}.x.weight"]
 
 
-def test_a_stack_is_one_parameter_per_expert(plan: Planner) -> None:
+@pytest.mark.parametrize("experts", [3, 896])  # F4: as many as Kimi K3 has; no limit is ours
+def test_a_stack_is_one_parameter_per_expert(plan: Planner, experts: int) -> None:
     rows = pair_rows(Rule(("blk.{bid}.exps",), ("layers.{bid}.experts.{eid}.w",), "experts"))
-    found = plan([K, V, small.tensor("blk.0.exps", 3, 4, 8)], ONE_BLOCK, rows)
+    found = plan([K, V, small.tensor("blk.0.exps", experts, 4, 8)], ONE_BLOCK, rows)
     stack = next(a for a in found.assignments if a.tensors == ("blk.0.exps",))
-    assert stack.checkpoint == tuple(f"layers.0.experts.{e}.w" for e in range(3))
-    assert stack.shapes == ((4, 8),) * 3
+    assert stack.checkpoint == tuple(f"layers.0.experts.{e}.w" for e in range(experts))
+    assert stack.shapes == ((4, 8),) * experts
 
 
 @pytest.mark.parametrize(
