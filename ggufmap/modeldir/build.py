@@ -24,7 +24,7 @@ from ggufmap.modeldir.given import listed_ids, read_optional
 from ggufmap.modeldir.manifest import MANIFEST, Packed
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
-_SCHEMA = 1
+_SCHEMA = 2
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -115,13 +115,12 @@ def _fill(
     packed: Mapping[str, Packed] | None = None,
 ) -> None:
     _write_files(folder, checkpoint, config, tokenizer, header_hash)
-    sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     manifest: dict[str, JsonValue] = {
         "schema": _SCHEMA,
         "gguf": str(checkpoint.path.resolve()),
         "header_hash": header_hash,
         "ggufmap": __version__,
-        "sizes": sizes,
+        "files": _digests(folder),
     }
     if checkpoint.draft_path is not None:
         manifest["draft"] = str(checkpoint.draft_path.resolve())
@@ -156,12 +155,21 @@ def _stop_ids(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | Non
 
 
 def _intact(folder: Path) -> bool:
-    """Whether a cached folder has the files, and the sizes, that its manifest lists."""
+    """Whether a cached folder has the files that its manifest lists, unchanged: a broken tokenizer talks nonsense."""
     try:
-        sizes = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sizes"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+        wanted = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return all(_sha256(folder / name) == digest for name, digest in wanted.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def _digests(folder: Path) -> dict[str, JsonValue]:
+    return {file.name: _sha256(file) for file in sorted(folder.iterdir())}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _built_tokenizer(checkpoint: Checkpoint, header_hash: str) -> Path:
@@ -178,8 +186,7 @@ def _built_tokenizer(checkpoint: Checkpoint, header_hash: str) -> Path:
             (scratch / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")
         for name, text in files.modules.items():
             (scratch / name).write_text(text, encoding="utf-8")
-        sizes: dict[str, JsonValue] = {file.name: file.stat().st_size for file in sorted(scratch.iterdir())}
-        _dump(scratch / MANIFEST, {"schema": _SCHEMA, "sizes": sizes, "warnings": list(files.warnings)})
+        _dump(scratch / MANIFEST, {"schema": _SCHEMA, "files": _digests(scratch), "warnings": list(files.warnings)})
 
     return filled_once(folder, fill, _intact)
 

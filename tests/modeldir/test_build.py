@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,19 @@ def test_a_spoilt_folder_is_made_again(tiny: TinyFactory, spoil: str) -> None:
             (folder / spoil).write_bytes(spoilt)
         assert build(path) == folder
         assert (folder / spoil).read_bytes() == good
+
+
+@pytest.mark.parametrize("where", ["models", "tokenizers"])
+def test_one_changed_byte_in_the_cache_is_noticed(tiny: TinyFactory, cache: Path, where: str) -> None:
+    _, path = tiny("qwen3")
+    good = (build(path) / "tokenizer.json").read_bytes()
+    (cached,) = (cache / where).iterdir()
+    spoilt = bytearray(good)
+    spoilt[len(good) // 2] ^= 1
+    (cached / "tokenizer.json").write_bytes(spoilt)
+    if where == "tokenizers":  # what is copied from
+        shutil.rmtree(cache / "models")
+    assert (build(path) / "tokenizer.json").read_bytes() == good
 
 
 def test_a_given_tokenizer_is_used(tiny: TinyFactory) -> None:
