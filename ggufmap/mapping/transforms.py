@@ -262,7 +262,8 @@ KINDS: dict[str, Kind] = {
     "alternating_columns": Kind(_stacked_columns, moves_rows=False, stacks=True),
     "interleave": Kind(_interleave, moves_rows=False),
     "qkv_heads": Kind(_qkv_heads, moves_rows=True),
-    "qkv_groups": Kind(_qkv_groups, moves_rows=True),
+    # Whole rows move, but it finds the parts by the number of columns, which rows of bytes do not have.
+    "qkv_groups": Kind(_qkv_groups, moves_rows=False),
     "qkv_groups_rope": Kind(_qkv_groups_rope, moves_rows=True),
 }
 
