@@ -75,6 +75,7 @@ class Source(StrEnum):
     HEADER = "header"  # a header key, without the architecture prefix
     ASSUMED = "assumed"  # a constant of the family that no header carries
     DERIVED = "derived"  # a named function of header and tensor table (modeldir/derive.py)
+    TOKEN = "token"  # the id of a token, by its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class ConfigRow:
     """One key of config.json.
 
     A HEADER row with a `fallback` uses it (as an assumed value) when the header lacks the key, an `optional` one is
-    then left out, a `nullable` one null. `guess` marks a DERIVED value that the header does not prove.
+    then left out, a `nullable` one null. `guess` marks a DERIVED value that the header does not prove; a TOKEN row with
+    it takes the next free id where the vocabulary lacks the token.
     """
 
     key: str
@@ -92,6 +94,21 @@ class ConfigRow:
     optional: bool = False
     nullable: bool = False
     guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """What a multimodal projector adds to a text model's config, in rows whose header keys are the projector's.
+
+    `config` becomes `vision_config`, `outer` stands beside it, and the text model's keys go to `text_config`. `files`
+    are what the processor reads (`preprocessor_config.json`), `tokens` tokenizer attributes that it looks up.
+    """
+
+    text_model_type: str
+    config: tuple[ConfigRow, ...]
+    outer: tuple[ConfigRow, ...]
+    files: tuple[tuple[str, tuple[ConfigRow, ...]], ...]
+    tokens: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,7 @@ class Variant:
     model_class: str
     rules: tuple[Rule, ...] = ()
     config: tuple[ConfigRow, ...] = ()
+    vision: Vision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +146,8 @@ class Architecture:
     """Every n-th block has full attention, the others linear, when the header does not say; 0: no such family."""
     draft_flags: tuple[ConfigRow, ...] = ()
     """Config keys that vLLM reads from the draft's config: written, and checked to arrive there."""
+    vision: Vision | None = None
+    """Set in the layout of a file with a multimodal projector that a variant is for."""
 
 
 def block(tensor: str, checkpoint: str, transform: str = "copy", optional: str | None = None) -> Rule:
@@ -155,6 +175,11 @@ def assumed(**values: JsonValue) -> tuple[ConfigRow, ...]:
 def derived(key: str, function: str | None = None, guess: bool = False) -> ConfigRow:
     """A config key computed by the function of this name in modeldir/derive.py (the key's own name by default)."""
     return ConfigRow(key, Source.DERIVED, function or key, guess=guess)
+
+
+def token(key: str, text: str, *, guess: bool = False) -> ConfigRow:
+    """A config key that is the id of the token `text`."""
+    return ConfigRow(key, Source.TOKEN, text, guess=guess)
 
 
 def without(rows: Iterable[ConfigRow], *keys: str) -> tuple[ConfigRow, ...]:

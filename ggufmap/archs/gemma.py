@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and Gemma 3, text part.
+"""Gemma, Gemma 2 and Gemma 3; with a projector file, Gemma 3 with its vision tower.
 
 Source: llama.cpp 0c1e57098 conversion/gemma.py (every `norm.weight` is stored plus one, the embedding is always tied)
 and src/models/gemma.cpp, gemma2.cpp, gemma3.cpp; vLLM 0.32.0 model_executor/models/gemma.py, gemma2.py, gemma3.py.
@@ -6,8 +6,9 @@ and src/models/gemma.cpp, gemma2.cpp, gemma3.cpp; vLLM 0.32.0 model_executor/mod
 
 from __future__ import annotations
 
-from ggufmap.archs.base import Architecture, assumed, derived, header, top, weights
+from ggufmap.archs.base import Architecture, Variant, assumed, derived, header, top, weights
 from ggufmap.archs.blocks import ATTENTION, COMMON_CONFIG, EMBEDDING, GATED_MLP, ROPE_FREQS
+from ggufmap.archs.vision import GEMMA3_TOWER, GEMMA3_VISION, in_language_model
 
 SANDWICH_NORMS = (
     ("attn_norm", "input_layernorm"),
@@ -61,15 +62,13 @@ GEMMA2 = Architecture(
     bf16_only="Gemma 2 activations exceed fp16's range (65504)",
 )
 
+_GEMMA3_RULES = EMBEDDING + ATTENTION + GATED_MLP + weights(_NORMS, "add:-1") + _FINAL_NORM
+
 GEMMA3 = Architecture(
     names=("gemma3", "gemma3_text"),
     model_type="gemma3_text",
     model_class="Gemma3ForCausalLM",
-    rules=EMBEDDING
-    + ATTENTION
-    + GATED_MLP
-    + weights(_NORMS, "add:-1")
-    + (top("output_norm.weight", "model.norm.weight", "add:-1"),),
+    rules=_GEMMA3_RULES,
     config=(
         *COMMON_CONFIG,
         header("sliding_window", "attention.sliding_window", fallback=4096),
@@ -81,5 +80,14 @@ GEMMA3 = Architecture(
         *assumed(hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=None),
     ),
     skips=ROPE_FREQS,
+    variants=(
+        Variant(
+            "projector:gemma3",
+            "gemma3",
+            "Gemma3ForConditionalGeneration",
+            rules=in_language_model(_GEMMA3_RULES) + GEMMA3_TOWER,
+            vision=GEMMA3_VISION,
+        ),
+    ),
     bf16_only="Gemma 3 activations exceed fp16's range (65504)",
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,10 +12,11 @@ from types import TracebackType
 from ggufmap.checkpoint.draft import check_same_model, draft_tensors
 from ggufmap.checkpoint.header import Header, check_data, parse_header
 from ggufmap.checkpoint.metadata import Metadata
+from ggufmap.checkpoint.projector import check_names, check_projector, projector_type, projectors_beside
 from ggufmap.checkpoint.source import ByteSource, LocalFile
 from ggufmap.checkpoint.splits import check_set, members, model_file
 from ggufmap.checkpoint.tensor import Tensor
-from ggufmap.errors import FileError
+from ggufmap.errors import FileError, GgufmapError
 
 _HASH_CHUNK = 1 << 20
 
@@ -30,16 +32,35 @@ class Split:
 class Checkpoint:
     """An open GGUF checkpoint. Build it with `open_checkpoint`; use it as a context manager."""
 
-    def __init__(self, path: Path, splits: tuple[Split, ...], draft: tuple[Split, ...] = ()) -> None:
-        """`draft` are the splits of a separate draft file: their nextn blocks join the tensor table."""
+    def __init__(
+        self,
+        path: Path,
+        splits: tuple[Split, ...],
+        draft: tuple[Split, ...] = (),
+        projector: tuple[Split, ...] = (),
+        projector_note: str = "",
+    ) -> None:
+        """`draft` are the splits of a separate draft file: their nextn blocks join the tensor table.
+
+        `projector` are those of a multimodal projector, whose tensors join it as well; `projector_note` says why one
+        beside the model was not taken.
+        """
         self.path = path
-        self.splits = splits + draft
+        self.splits = splits + draft + projector
+        self.own_splits = len(splits)
         self.metadata: Metadata = splits[0].header.metadata
         self.draft_path = Path(draft[0].source.name) if draft else None
+        self.projector: Metadata | None = projector[0].header.metadata if projector else None
+        self.projector_path = Path(projector[0].source.name) if projector else None
+        self.projector_note = projector_note
         tensors = _union(splits)
         if draft:
             tensors.update(draft_tensors(tensors, _union(draft, first=len(splits)), draft[0].source.name))
-        self.tensors: Mapping[str, Tensor] = tensors
+        tower = _union(projector, first=len(splits) + len(draft))
+        if projector:
+            check_names(tensors, tower, projector[0].source.name)
+        self.projector_tensors = frozenset(tower)
+        self.tensors: Mapping[str, Tensor] = {**tensors, **tower}
 
     @property
     def architecture(self) -> str:
@@ -50,6 +71,11 @@ class Checkpoint:
     def name(self) -> str:
         """`general.name`, or the file's stem."""
         return self.metadata.string("general.name", self.path.stem)
+
+    @property
+    def projector_type(self) -> str:
+        """The kind of the multimodal projector; empty without one."""
+        return "" if self.projector is None else projector_type(self.projector)
 
     @property
     def nbytes(self) -> int:
@@ -101,27 +127,53 @@ class Checkpoint:
         return tensor.offset + first * tensor.row_bytes, max(last - first, 0) * tensor.row_bytes
 
 
-def open_checkpoint(path: Path, *, check: bool = True, draft: Path | None = None) -> Checkpoint:
+def open_checkpoint(
+    path: Path, *, check: bool = True, draft: Path | None = None, mmproj: Path | None = None, look_beside: bool = False
+) -> Checkpoint:
     """Open the checkpoint at `path`: a file, any split of a set, or a folder that holds one model.
 
     With `check` false, tensor data may be missing (a file cut after its header still opens). `draft` is a separate
-    file with the draft blocks of the same model (llama.cpp's `mtp-*.gguf`).
-    Raises FileError for anything that is not a complete, well-formed GGUF set, UsageError for a foreign draft.
+    file with the draft blocks of the same model (llama.cpp's `mtp-*.gguf`), `mmproj` one with its multimodal projector.
+    With `look_beside`, and no `mmproj`, the one such file in the model's folder is taken if it fits.
+    Raises FileError for anything that is not a complete, well-formed GGUF set, UsageError for a foreign draft or
+    projector.
     """
-    splits = _open_set(path, check)
-    if draft is None:
-        return Checkpoint(Path(splits[0].source.name), splits)
-    try:
-        drafts = _open_set(draft, check)
-    except BaseException:
-        _close(splits)
-        raise
-    try:
-        check_same_model(splits[0].header.metadata, drafts[0].header.metadata)
-        return Checkpoint(Path(splits[0].source.name), splits, drafts)
-    except BaseException:
-        _close(splits + drafts)
-        raise
+    with ExitStack() as opened:
+        splits = _open_set(path, check)
+        opened.callback(_close, splits)
+        model, file = splits[0].header.metadata, Path(splits[0].source.name)
+
+        def side(named: Path | None, fits: Callable[[Metadata, Metadata], None]) -> tuple[Split, ...]:
+            if named is None:
+                return ()
+            found = _open_set(named, check)
+            opened.callback(_close, found)
+            fits(model, found[0].header.metadata)
+            return found
+
+        drafts = side(draft, check_same_model)
+        note = ""
+        if mmproj is None and look_beside:
+            mmproj, note = _beside(file, model, check)
+        checkpoint = Checkpoint(file, splits, drafts, side(mmproj, check_projector), note)
+        opened.pop_all()
+        return checkpoint
+
+
+def _beside(model: Path, metadata: Metadata, check: bool) -> tuple[Path | None, str]:
+    """The projector beside `model`, or why none of those that are there is taken."""
+    found = projectors_beside(model)
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        return None, f"images are off: {len(found)} projectors lie beside the model ({names}); name one with --mmproj"
+    for file in found:
+        try:
+            splits = _open_set(file, check)
+            _close(splits)
+            check_projector(metadata, splits[0].header.metadata)
+        except GgufmapError as e:
+            return None, f"images are off: the projector beside the model is not taken: {e.message}"
+    return (found[0] if found else None), ""
 
 
 def _close(splits: tuple[Split, ...] | list[Split]) -> None:

@@ -15,6 +15,7 @@ def audit(
     model: options.Model,
     hf_config: options.HfConfig = None,
     draft: options.Draft = None,
+    mmproj: options.Mmproj = None,
     offline: options.Offline = False,
     device: options.Device = "",
     tp: options.Tp = 1,
@@ -42,7 +43,14 @@ def audit(
     if not offline and vllm_available():
         note("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...", "dim")
     found = preflight(
-        model, hf_config=hf_config, draft=draft, offline=offline, stock=stock, world=world, storage=Storage(storage)
+        model,
+        hf_config=hf_config,
+        draft=draft,
+        mmproj=mmproj,
+        offline=offline,
+        stock=stock,
+        world=world,
+        storage=Storage(storage),
     )
     with found.checkpoint:
         config = found.config

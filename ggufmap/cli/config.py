@@ -16,6 +16,7 @@ def config(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")],
     hf_config: options.HfConfig = None,
     draft: options.Draft = None,
+    mmproj: options.Mmproj = None,
     tokenizer: options.Tokenizer = None,
 ) -> None:
     """Write config.json, generation_config.json, the tokenizer and the chat template of MODEL into DIR.
@@ -27,7 +28,7 @@ def config(
     from ggufmap.modeldir.build import build_model_dir
     from ggufmap.modeldir.config import build_config
 
-    with open_checkpoint(model, draft=draft) as checkpoint:
+    with open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True) as checkpoint:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         built = build_config(checkpoint, architecture, hf_config)
         folder = build_model_dir(checkpoint, built, tokenizer=tokenizer, output=output)

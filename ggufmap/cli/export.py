@@ -30,6 +30,7 @@ def export(
     hf_config: options.HfConfig = None,
     tokenizer: options.Tokenizer = None,
     draft: options.Draft = None,
+    mmproj: options.Mmproj = None,
 ) -> None:
     """Write MODEL as sharded safetensors with config and tokenizer: a checkpoint that needs no ggufmap.
 
@@ -47,7 +48,7 @@ def export(
 
     shard_bytes = parse_size(shard_size, "--shard-size")
     memory = parse_size(max_host_memory, "--max-host-memory")
-    with open_checkpoint(model, draft=draft) as checkpoint:
+    with open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True) as checkpoint:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         plan = resolve(checkpoint, architecture)
         config = build_config(checkpoint, architecture, hf_config)

@@ -21,6 +21,7 @@ def map_(
     ] = None,
     hf_config: options.HfConfig = None,
     draft: options.Draft = None,
+    mmproj: options.Mmproj = None,
     offline: options.Offline = False,
     as_json: options.Json = False,
 ) -> None:
@@ -35,7 +36,7 @@ def map_(
         wanted = re.compile(pattern or "")
     except re.error as e:
         raise UsageError(f"--filter {pattern!r} is not a regular expression: {e}") from e
-    found = preflight(model, hf_config=hf_config, draft=draft, offline=offline)
+    found = preflight(model, hf_config=hf_config, draft=draft, mmproj=mmproj, offline=offline)
     with found.checkpoint:
         entries = [entry for entry in assignments(found.plan) if any(map(wanted.search, _names(entry)))]
         kinds = (("unmapped", found.plan.unmapped), ("mismatched", found.plan.mismatched))

@@ -23,6 +23,14 @@ Draft = Annotated[
     Path | None,
     typer.Option("--draft", metavar="FILE", help="A separate file with the model's draft blocks (mtp-*.gguf)."),
 ]
+Mmproj = Annotated[
+    Path | None,
+    typer.Option(
+        "--mmproj",
+        metavar="FILE",
+        help="A separate file with the vision tower (default: the only mmproj-*.gguf beside MODEL).",
+    ),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Do not ask vLLM: check by the rows alone.")]
 Device = Annotated[
     str,

@@ -19,6 +19,7 @@ def serve(
     ] = None,
     hf_config: options.HfConfig = None,
     draft: options.Draft = None,
+    mmproj: options.Mmproj = None,
     tokenizer: options.Tokenizer = None,
     offline: Annotated[bool, typer.Option("--offline", help="Gate on the rows alone, without a trace.")] = False,
     no_mtp: Annotated[
@@ -57,6 +58,7 @@ def serve(
         model,
         hf_config=hf_config,
         draft=draft,
+        mmproj=mmproj,
         offline=offline,
         world=None if offline else vllm_world(extra),
         storage=Storage(storage),

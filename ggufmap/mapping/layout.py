@@ -24,7 +24,9 @@ _EH_PROJ = re.compile(r"blk\.(\d+)\.nextn\.eh_proj\.weight")
 class Layout:
     """The blocks of one checkpoint, and the model class they belong to; `architecture` has that class's rows.
 
-    `full_indexer` are the blocks that run their own sparse-attention indexer, `linear` those with linear attention.
+    `full_indexer` are the blocks that run their own sparse-attention indexer, `linear` those with linear attention,
+    `vision` those of a multimodal projector's tower, `deepstack` those of them whose output also goes, each through a
+    merger of its own, into the text model.
     """
 
     checkpoint: Checkpoint
@@ -37,6 +39,8 @@ class Layout:
     model_type: str
     model_class: str
     warnings: tuple[Warned, ...] = ()
+    vision: range = range(0)
+    deepstack: tuple[int, ...] = ()
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer of the header, by its key without the architecture prefix."""
@@ -48,7 +52,7 @@ class Layout:
 
     def blocks(self, kinds: tuple[str, ...]) -> list[int]:
         """The blocks that are of all the given kinds, in order."""
-        everything = [*self.trunk, *self.draft]
+        everything = self.vision if "vision" in kinds else [*self.trunk, *self.draft]
         return [bid for bid in everything if all(self._is(kind, bid) for kind in kinds)]
 
     def _is(self, kind: str, bid: int) -> bool:
@@ -80,6 +84,10 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "own_keys": lambda layout, bid: bid < len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "shared_keys": lambda layout, bid: bid >= len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "softmax_attention": lambda layout, bid: bid not in layout.linear,
+    "vision": lambda layout, bid: bid in layout.vision,
+    "deepstack": lambda layout, bid: bid in layout.deepstack,
+    "swapped_mlp": lambda layout, bid: _has_swapped_mlp(layout.checkpoint, bid),
+    "plain_mlp": lambda layout, bid: not _has_swapped_mlp(layout.checkpoint, bid),
 }
 """Kinds of block by name; `has:KEY` and `lacks:KEY` hold when the header has the key or not."""
 
@@ -127,10 +135,14 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
             warnings.append(
                 Warned("W107", f"phantom MTP: nextn_predict_layers is {nextn}, the file has no draft tensors; no draft")
             )
-    variant = next((v for v in architecture.variants if VARIANTS[v.when](checkpoint)), architecture)
+    variant = next((v for v in architecture.variants if _holds(v.when, checkpoint)), architecture)
     architecture = replace(
-        architecture, rules=variant.rules or architecture.rules, config=variant.config or architecture.config
+        architecture,
+        rules=variant.rules or architecture.rules,
+        config=variant.config or architecture.config,
+        vision=variant.vision,
     )
+    warnings += _images_off(checkpoint, architecture)
     return Layout(
         checkpoint,
         architecture,
@@ -142,7 +154,57 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
         model_type=variant.model_type,
         model_class=variant.model_class,
         warnings=tuple(warnings),
+        vision=range(_vision_blocks(checkpoint) if architecture.vision else 0),
+        deepstack=_deepstack(checkpoint) if architecture.vision else (),
     )
+
+
+def _holds(when: str, checkpoint: Checkpoint) -> bool:
+    """The test of a variant by its name; `projector:TYPE` holds when the file has a projector of that type."""
+    if when.startswith("projector:"):
+        return checkpoint.projector_type == when.removeprefix("projector:")
+    return VARIANTS[when](checkpoint)
+
+
+def _images_off(checkpoint: Checkpoint, architecture: Architecture) -> list[Warned]:
+    """Why the projector is not used, if so."""
+    if checkpoint.projector_note:
+        return [Warned("W121", checkpoint.projector_note)]
+    if checkpoint.projector is None or architecture.vision is not None:
+        return []
+    return [Warned("W122", f"images are off: {no_projector_rows(checkpoint)}")]
+
+
+def no_projector_rows(checkpoint: Checkpoint) -> str:
+    """Says that there are no rows for the checkpoint's projector."""
+    return f"no rows for a projector of type {checkpoint.projector_type!r} beside {checkpoint.architecture}"
+
+
+def _vision_blocks(checkpoint: Checkpoint) -> int:
+    """`clip.vision.block_count`. Raises FileError when the file has fewer tensors than that."""
+    assert checkpoint.projector is not None
+    blocks = checkpoint.projector.integer("clip.vision.block_count")
+    if not 0 < blocks <= len(checkpoint.projector_tensors):
+        raise FileError(
+            f"{checkpoint.projector_path}: clip.vision.block_count is {blocks}, "
+            f"the file has {len(checkpoint.projector_tensors)} tensors"
+        )
+    return blocks
+
+
+def _deepstack(checkpoint: Checkpoint) -> tuple[int, ...]:
+    key = "clip.vision.is_deepstack_layers"
+    if checkpoint.projector is None or key not in checkpoint.projector:
+        return ()
+    return tuple(bid for bid, flag in enumerate(checkpoint.projector.numbers(key)) if flag)
+
+
+def _has_swapped_mlp(checkpoint: Checkpoint, bid: int) -> bool:
+    """Whether a tower's `ffn_down` is what goes up: files from before llama.cpp corrected the names (clip.cpp)."""
+    assert checkpoint.projector is not None
+    size = checkpoint.projector.integer("clip.vision.embedding_length")
+    up, down = (checkpoint.tensors.get(f"v.blk.{bid}.ffn_{part}.weight") for part in ("up", "down"))
+    return up is not None and down is not None and down.columns == size != up.columns
 
 
 def block_count(checkpoint: Checkpoint) -> int:

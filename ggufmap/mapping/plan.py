@@ -246,6 +246,8 @@ class ModelFacts:
     blocks: int
     draft_blocks: int
     tensors: Mapping[str, TensorFacts]
+    mmproj: str | None = None
+    """The file that the vision tower comes from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ggufmap.archs import Architecture, Rule
 from ggufmap.checkpoint import Checkpoint, Metadata, Tensor
 from ggufmap.errors import FileError
-from ggufmap.mapping.layout import Layout, block_of, layout
+from ggufmap.mapping.layout import Layout, block_of, layout, no_projector_rows
 from ggufmap.mapping.plan import (
     Assignment,
     Constant,
@@ -67,6 +67,8 @@ def resolve(checkpoint: Checkpoint, architecture: Architecture) -> Plan:
     for rule in absent:
         _explain_absence(state, rule)
     _skip(state, checkpoint, architecture)
+    if architecture.vision is None:
+        state.skipped.update((name, no_projector_rows(checkpoint)) for name in checkpoint.projector_tensors)
     order = {name: index for index, name in enumerate(checkpoint.tensors)}
     left = [name for name in checkpoint.tensors if name not in state.taken and name not in state.skipped]
     return Plan(
@@ -87,11 +89,12 @@ def _facts(checkpoint: Checkpoint, blocks: Layout) -> ModelFacts:
         path=str(checkpoint.path),
         architecture=checkpoint.architecture,
         name=checkpoint.name,
-        splits=len(checkpoint.splits),
+        splits=checkpoint.own_splits,
         nbytes=checkpoint.nbytes,
         blocks=len(blocks.trunk) + len(blocks.draft),
         draft_blocks=len(blocks.draft),
         tensors={t.name: TensorFacts(t.type.name, t.shape, t.nbytes) for t in checkpoint.tensors.values()},
+        mmproj=None if checkpoint.projector_path is None else str(checkpoint.projector_path),
     )
 
 

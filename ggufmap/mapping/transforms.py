@@ -128,6 +128,20 @@ def _join_rows(shapes: Sequence[Shape], _: int) -> list[Shape]:
     return [(*first[:-2], sum(shape[-2] for shape in shapes), first[-1])]
 
 
+def _join_values(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    if any(len(shape) != 1 for shape in shapes):
+        raise ValueError("vectors are expected")
+    return [(sum(shape[0] for shape in shapes),)]
+
+
+def _frames(shapes: Sequence[Shape], _: int) -> list[Shape]:
+    """Two-dimensional convolutions, one per frame, as one that runs over time as well."""
+    first = shapes[0]
+    if len(first) != 4 or any(shape != first for shape in shapes):
+        raise ValueError("equal two-dimensional convolutions are expected")
+    return [(*first[:2], len(shapes), *first[2:])]
+
+
 def _transpose(shapes: Sequence[Shape], _: int) -> list[Shape]:
     if len(shapes[0]) != 2:
         raise ValueError("a matrix is expected")
@@ -244,6 +258,8 @@ KINDS: dict[str, Kind] = {
     "conv_channels": Kind(_conv_channels, moves_rows=False),
     "flat": Kind(_flat, moves_rows=False),
     "join_rows": Kind(_join_rows, moves_rows=True, stacks=True),
+    "join_values": Kind(_join_values, moves_rows=False),
+    "frames": Kind(_frames, moves_rows=False),
     "experts": Kind(_experts, moves_rows=True, cuts_rows=True),
     "expert_halves": Kind(_expert_halves, moves_rows=True, cuts_rows=True),
     "experts_below": Kind(_experts_below, moves_rows=True),

@@ -22,6 +22,7 @@ from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
 from ggufmap.modeldir.given import listed_ids, read_optional
 from ggufmap.modeldir.manifest import MANIFEST, Packed
+from ggufmap.modeldir.processor import name_tokens, processor_files
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
 _SCHEMA = 2
@@ -57,8 +58,9 @@ def build_model_dir(
     gguf = checkpoint.path.resolve()
     if output is not None:
         return _write_to(output, checkpoint, config, tokenizer, header_hash)
-    values = json.dumps(dict(config.values), sort_keys=True)
-    parts = [header_hash, str(gguf), str(checkpoint.draft_path), values, _identity(tokenizer), __version__]
+    values = json.dumps([dict(config.values), processor_files(config)], sort_keys=True)
+    sides = str((checkpoint.draft_path, checkpoint.projector_path))
+    parts = [header_hash, str(gguf), sides, values, _identity(tokenizer), __version__]
     if packed:
         parts.append(json.dumps(_plain(packed), sort_keys=True))
     return filled_once(
@@ -99,11 +101,14 @@ def _write_files(
     if tokenizer is None:
         built = _built_tokenizer(checkpoint, header_hash)
         _copy_all(built, folder, [file.name for file in built.iterdir() if file.name != MANIFEST])
+        name_tokens(folder, config.tokens)
     else:
         _copy_tokenizer(tokenizer, folder)
     stops = _stop_ids(checkpoint, config, tokenizer)
     _dump(folder / "generation_config.json", generation_config(stops, checkpoint))
     _dump(folder / "config.json", config.values)
+    for name, text in processor_files(config).items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _fill(
@@ -122,8 +127,9 @@ def _fill(
         "ggufmap": __version__,
         "files": _digests(folder),
     }
-    if checkpoint.draft_path is not None:
-        manifest["draft"] = str(checkpoint.draft_path.resolve())
+    for key, side in (("draft", checkpoint.draft_path), ("mmproj", checkpoint.projector_path)):
+        if side is not None:
+            manifest[key] = str(side.resolve())
     if packed:
         manifest["packed"] = _plain(packed)
     _dump(folder / MANIFEST, manifest)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ggufmap.archs.base import Architecture, ConfigRow, JsonValue, Source
+from ggufmap.archs.base import Architecture, JsonValue, Source
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import FileError, GgufmapError
+from ggufmap.errors import GgufmapError
 from ggufmap.mapping.layout import Layout, layout
 from ggufmap.mapping.plan import Warned
-from ggufmap.modeldir.derive import DERIVED
 from ggufmap.modeldir.given import Given, check_rope, modern_rope, read_given, same
+from ggufmap.modeldir.rows import evaluate
+from ggufmap.modeldir.vision import with_vision
 
 # Keys where the file is the proof and a given config merely an opinion.
 _FILE_WINS = (
@@ -31,12 +32,18 @@ _FILE_WINS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """`values` is config.json. `assumed` are the keys that no file said; `source` is where the rest comes from."""
+    """`values` is config.json. `assumed` are the keys that no file said; `source` is where the rest comes from.
+
+    `files` are what the processor of a model with a vision tower reads, `tokens` the tokenizer attributes that it
+    looks up.
+    """
 
     values: Mapping[str, JsonValue]
     assumed: Mapping[str, JsonValue]
     source: str
     warnings: tuple[Warned, ...] = ()
+    files: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    tokens: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path | None:
@@ -58,15 +65,19 @@ def build_config(checkpoint: Checkpoint, architecture: Architecture, hf_config: 
     file = _given_file(checkpoint, hf_config)
     if file is None:
         return config_from_header(checkpoint, architecture)
+    blocks = layout(checkpoint, architecture)
     given = read_given(file)
-    merged = _merge(checkpoint, _own(checkpoint, architecture, given.values), given)
-    return replace(merged, values=_nested(merged.values, architecture))
+    merged = _merge(checkpoint, _own(blocks, given.values), given)
+    if given.whole and blocks.architecture.vision is None:
+        warning = Warned("W101", f"{file}: is of a model with images; only the text part is used, images are off")
+        merged = replace(merged, warnings=(warning, *merged.warnings))
+    return _nested(merged, blocks, given.whole)
 
 
 def config_from_header(checkpoint: Checkpoint, architecture: Architecture) -> ModelConfig:
     """config.json from the header and the architecture's rows alone."""
-    own = _own(checkpoint, architecture)
-    return replace(own, values=_nested(own.values, architecture))
+    blocks = layout(checkpoint, architecture)
+    return _nested(_own(blocks), blocks)
 
 
 def _given_file(checkpoint: Checkpoint, hf_config: Path | None) -> Path | None:
@@ -76,18 +87,18 @@ def _given_file(checkpoint: Checkpoint, hf_config: Path | None) -> Path | None:
     return sibling if sibling.is_file() else None
 
 
-def _own(checkpoint: Checkpoint, architecture: Architecture, given: Collection[str] = ()) -> ModelConfig:
+def _own(blocks: Layout, given: Collection[str] = ()) -> ModelConfig:
     """What header and rows say. A key that the header fails to say may be left to a `given` config that has it."""
-    blocks = layout(checkpoint, architecture)
+    checkpoint, architecture = blocks.checkpoint, blocks.architecture
     values: dict[str, JsonValue] = {
         "architectures": [blocks.model_class],
         "model_type": blocks.model_type,
         "dtype": "bfloat16",
     }
     assumed: dict[str, JsonValue] = {"dtype": "bfloat16"}
-    for row in (*blocks.architecture.config, *(architecture.draft_flags if blocks.draft else ())):
+    for row in (*architecture.config, *(architecture.draft_flags if blocks.draft else ())):
         try:
-            value, guessed = _evaluate(row, blocks)
+            value, guessed = evaluate(row, blocks, checkpoint.metadata, checkpoint.architecture)
         except GgufmapError:
             if not _said(row.key, given):
                 raise
@@ -104,12 +115,20 @@ def _said(key: str, given: Collection[str]) -> bool:
     return key not in _FILE_WINS and (key in given or (key == "rope_parameters" and "rope_scaling" in given))
 
 
-def _nested(values: Mapping[str, JsonValue], architecture: Architecture) -> Mapping[str, JsonValue]:
-    """With the text model's keys under `text_config`, for config classes that look for them there."""
-    if architecture.text_model_type is None:
-        return values
-    outer = {key: values[key] for key in ("architectures", "model_type", "dtype", "tie_word_embeddings")}
-    return {**outer, "text_config": {**values, "model_type": architecture.text_model_type}}
+def _nested(config: ModelConfig, blocks: Layout, given: Mapping[str, JsonValue] | None = None) -> ModelConfig:
+    """With the text model's keys under `text_config`, for config classes that look for them there.
+
+    `given` is the whole of a given config of a model with a vision tower.
+    """
+    vision, text_model_type = blocks.architecture.vision, blocks.architecture.text_model_type
+    if vision is not None:
+        whole = with_vision(config.values, vision, blocks, given or {})
+        assumed = {**config.assumed, **whole.assumed}
+        return replace(config, values=whole.values, assumed=assumed, files=whole.files, tokens=dict(vision.tokens))
+    if text_model_type is None:
+        return config
+    outer = {key: config.values[key] for key in ("architectures", "model_type", "dtype", "tie_word_embeddings")}
+    return replace(config, values={**outer, "text_config": {**config.values, "model_type": text_model_type}})
 
 
 def generation_config(stop_ids: tuple[int, ...], checkpoint: Checkpoint) -> dict[str, JsonValue]:
@@ -118,31 +137,6 @@ def generation_config(stop_ids: tuple[int, ...], checkpoint: Checkpoint) -> dict
     if "tokenizer.ggml.bos_token_id" in checkpoint.metadata:
         config["bos_token_id"] = checkpoint.metadata.integer("tokenizer.ggml.bos_token_id")
     return config
-
-
-def _evaluate(row: ConfigRow, blocks: Layout) -> tuple[JsonValue, bool]:
-    """The row's value and whether it is assumed."""
-    if row.source is Source.ASSUMED:
-        return row.value, True
-    if row.source is Source.DERIVED:
-        derive = DERIVED[str(row.value)]
-        try:
-            return derive(blocks), row.guess
-        except (ArithmeticError, LookupError, ValueError) as e:  # a header may hold any numbers and shapes
-            reason = f"config key {row.key} cannot be computed from this header: {e}"
-            raise FileError(f"{blocks.checkpoint.path}: {reason}") from e
-    checkpoint = blocks.checkpoint
-    key = f"{checkpoint.architecture}.{row.value}"
-    if key not in checkpoint.metadata:
-        if row.fallback is None and not (row.optional or row.nullable):
-            checkpoint.metadata.number(key)  # raises, naming the key
-        return row.fallback, row.fallback is not None
-    read = checkpoint.metadata.integer if _is_integer(checkpoint, key) else checkpoint.metadata.number
-    return read(key), False
-
-
-def _is_integer(checkpoint: Checkpoint, key: str) -> bool:
-    return not checkpoint.metadata[key].type.name.startswith("F")
 
 
 def _merge(checkpoint: Checkpoint, own: ModelConfig, given: Given) -> ModelConfig:

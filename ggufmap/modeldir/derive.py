@@ -18,6 +18,7 @@ from ggufmap.modeldir.derive_longrope import DERIVED_LONGROPE
 from ggufmap.modeldir.derive_moe_new import DERIVED_MOE_NEW
 from ggufmap.modeldir.derive_single import DERIVED_SINGLE
 from ggufmap.modeldir.derive_ssm import DERIVED_SSM
+from ggufmap.modeldir.derive_vision import DERIVED_VISION
 from ggufmap.modeldir.rope import mla_rope_parameters, rope_parameters, rope_parameters_by_layer_type
 
 _GEMMA3_PERIOD = 6  # five sliding layers, then a full one (llama.cpp src/models/gemma3.cpp, load_swa_pattern)
@@ -245,4 +246,5 @@ DERIVED: dict[str, _Layout] = {
     **DERIVED_LONGROPE,
     **DERIVED_MOE_NEW,
     **DERIVED_SINGLE,
+    **DERIVED_VISION,
 }

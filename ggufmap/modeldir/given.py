@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
 
@@ -22,32 +22,35 @@ _MAX_BYTES = 16 << 20
 _DROPPED = ("quantization_config", "auto_map")
 # Keys that belong to the whole model where the text model's are nested.
 _OUTER = ("architectures", "model_type")
+_VISION = "vision_config"
 _OLD_ROPE = ("rope_theta", "rope_scaling", "rope_local_base_freq")
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The text model's keys of the config.json `file`."""
+    """The text model's keys of the config.json `file`; `whole` is all of it where the model has more than text."""
 
     file: Path
     values: Mapping[str, JsonValue]
     warnings: tuple[Warned, ...]
+    whole: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 def read_given(file: Path) -> Given:
     """Read and reduce `file`. Raises UsageError when it cannot be read or holds no JSON object."""
     values = _read(file)
     warnings: list[Warned] = []
-    text = values.get("text_config")
+    text, whole = values.get("text_config"), {}
+    if not isinstance(text, dict) and isinstance(values.get(_VISION), dict):
+        text = {key: value for key, value in values.items() if key != _VISION}  # Qwen2.5-VL's is flat
     if isinstance(text, dict):
-        warnings.append(Warned("W101", f"{file}: has a text_config; only the text part is used, images are off"))
-        values = {key: value for key, value in text.items() if key not in _OUTER}
+        whole, values = values, {key: value for key, value in text.items() if key not in _OUTER}
     for key in _DROPPED:
         if key in values:
             values = {k: v for k, v in values.items() if k != key}
             warnings.append(Warned("W102", f"{file}: {key} is left out (weights come from the GGUF file)"))
-    return Given(file, values, tuple(warnings))
+    return Given(file, values, tuple(warnings), whole)
 
 
 def _read(file: Path) -> dict[str, JsonValue]:

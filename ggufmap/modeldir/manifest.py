@@ -29,6 +29,7 @@ class Manifest:
     draft: Path | None = None
     packed: Mapping[str, Packed] = field(default_factory=dict)
     """By role."""
+    mmproj: Path | None = None
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -36,13 +37,14 @@ def read_manifest(folder: Path) -> Manifest:
     file = folder / MANIFEST
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        draft = data.get("draft")
+        draft, mmproj = (Path(data[key]) if data.get(key) is not None else None for key in ("draft", "mmproj"))
         packed = data.get("packed", {})
         return Manifest(
             Path(data["gguf"]),
             str(data["header_hash"]),
-            None if draft is None else Path(draft),
+            draft,
             {role: Packed(tuple(found["tensors"]), found["layers"]) for role, found in packed.items()},
+            mmproj,
         )
     except OSError as e:
         raise FileError(

@@ -26,6 +26,7 @@ def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -
             "tensors": len(model.tensors),
             "blocks": model.blocks,
             "draft_blocks": model.draft_blocks,
+            "mmproj": model.mmproj,
         },
         "target": _target(plan),
         "config": {"source": config_source, "assumed": dict(assumed)},

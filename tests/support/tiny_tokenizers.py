@@ -39,9 +39,9 @@ def corpus() -> Iterator[str]:
         yield " ".join(words)
 
 
-def write_qwen(folder: Path) -> None:
-    """A Qwen tokenizer: no BOS token, one pad/end pair of special tokens."""
-    specials = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+def write_qwen(folder: Path, *more: str) -> None:
+    """A Qwen tokenizer: no BOS token, one pad/end pair of special tokens, and `more` of them."""
+    specials = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *more)
     tokenizer = _byte_level(QWEN_SPLIT, specials, ignore_merges=False, nfc=True)
     _save_fast(tokenizer, folder, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     path = folder / "tokenizer_config.json"
@@ -72,15 +72,26 @@ def write_llama(folder: Path) -> None:
     _save_sentencepiece(folder, "LlamaTokenizer", named, added={0: "<unk>", 1: "<s>", 2: "</s>"})
 
 
-def write_gemma(folder: Path) -> None:
-    """A Gemma tokenizer: sentencepiece, no space in front, turn markers in the vocabulary."""
-    turns = ["<mask>", "<start_of_turn>", "<end_of_turn>"]  # without <mask>, GemmaTokenizer would append one
+def write_qwen_vision(folder: Path) -> None:
+    """The same with the marks of images and videos."""
+    write_qwen(folder, "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+
+
+def write_gemma(folder: Path, *more: str, **named_more: str) -> None:
+    """A Gemma tokenizer: sentencepiece, no space in front, turn markers (and `more`) in the vocabulary."""
+    turns = ["<mask>", "<start_of_turn>", "<end_of_turn>", *more]  # without <mask>, GemmaTokenizer would append one
     options: dict[str, Any] = {"unk_piece": "<unk>", "bos_piece": "<bos>", "eos_piece": "<eos>", "pad_piece": "<pad>"}
     options |= {"user_defined_symbols": turns, "add_dummy_prefix": False}
     _train_sentencepiece(folder, pad_id=0, eos_id=1, bos_id=2, unk_id=3, **options)
     named = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
     added = dict(enumerate(["<pad>", "<eos>", "<bos>", "<unk>", *turns]))
-    _save_sentencepiece(folder, "GemmaTokenizer", named, added)
+    _save_sentencepiece(folder, "GemmaTokenizer", {**named, **named_more}, added)
+
+
+def write_gemma_vision(folder: Path) -> None:
+    """The same with the marks of images, which the processor finds by their names, and the line ends around them."""
+    marks = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    write_gemma(folder, *marks.values(), *("\n" * count for count in range(1, 5)), **marks)
 
 
 def write_glm(folder: Path) -> None:
@@ -92,7 +103,15 @@ def write_glm(folder: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": False}, indent=1))
 
 
-WRITERS = {"glm": write_glm, "qwen": write_qwen, "llama3": write_llama3, "llama": write_llama, "gemma": write_gemma}
+WRITERS = {
+    "glm": write_glm,
+    "qwen": write_qwen,
+    "qwen_vision": write_qwen_vision,
+    "llama3": write_llama3,
+    "llama": write_llama,
+    "gemma": write_gemma,
+    "gemma_vision": write_gemma_vision,
+}
 
 
 def _byte_level(split: str, specials: tuple[str, ...], *, ignore_merges: bool, nfc: bool) -> Any:
