@@ -36,6 +36,10 @@ class UnsupportedError(GgufmapError):
     """A well-formed file needs something that is not known here (architecture, tokenizer, type)."""
 
 
+class UnknownArchitectureError(UnsupportedError):
+    """The family of the file has no rows."""
+
+
 class MappingError(GgufmapError):
     """The mapping has problems, or a load did not fill the model as planned."""
 

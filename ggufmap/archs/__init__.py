@@ -6,7 +6,7 @@ import difflib
 import importlib
 
 from ggufmap.archs.base import Architecture, Rule, Skip
-from ggufmap.errors import UnsupportedError
+from ggufmap.errors import UnknownArchitectureError, UnsupportedError
 
 _TABLE: dict[str, tuple[str, str]] = {
     "afmoe": ("afmoe", "AFMOE"),
@@ -109,7 +109,8 @@ def known_architectures() -> list[str]:
 def find_architecture(name: str, file: str) -> Architecture:
     """The row set for `general.architecture` `name`.
 
-    Raises UnsupportedError for side files and for families without rows, naming the known ones and the nearest.
+    Raises UnsupportedError for side files, UnknownArchitectureError for families without rows, naming the known ones
+    and the nearest.
     """
     if name in _SIDE_FILES:
         raise UnsupportedError(
@@ -117,15 +118,25 @@ def find_architecture(name: str, file: str) -> Architecture:
         )
     entry = _TABLE.get(name)
     if entry is None:
-        near = difflib.get_close_matches(name, _TABLE, n=1, cutoff=0.6)
-        nearest = f" (nearest: {near[0]})" if near else ""
-        raise UnsupportedError(
-            f"{file}: architecture {name!r} is unknown{nearest}",
-            hint=f"Known architectures: {', '.join(known_architectures())}.",
+        raise UnknownArchitectureError(
+            f"{file}: architecture {name!r} is unknown{_nearest(name)}",
+            hint=f"`ggufmap audit` infers rows for it. Known architectures: {', '.join(known_architectures())}.",
         )
-    module, attribute = entry
+    return _load(*entry)
+
+
+def _load(module: str, attribute: str) -> Architecture:
     architecture: Architecture = getattr(importlib.import_module(f"ggufmap.archs.{module}"), attribute)
     return architecture
+
+
+def _nearest(name: str) -> str:
+    """The known architecture that may be meant: by its model type in config.json (`glm_moe_dsa`), else by spelling."""
+    of_type = next((known for known, entry in _TABLE.items() if _load(*entry).model_type == name), None)
+    if of_type is not None:
+        return f" (it is the model type of {of_type})"
+    near = difflib.get_close_matches(name, _TABLE, n=1, cutoff=0.6)
+    return f" (nearest: {near[0]})" if near else ""
 
 
 __all__ = ["Architecture", "Rule", "Skip", "find_architecture", "known_architectures"]

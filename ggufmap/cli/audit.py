@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.output import data_console, note, print_json
 from ggufmap.errors import UsageError
+
+if TYPE_CHECKING:
+    from ggufmap.serving.preflight import Preflight
 
 
 def audit(
@@ -21,12 +25,20 @@ def audit(
     tp: options.Tp = 1,
     ep: options.Ep = False,
     storage: options.Storage = options.Choice.AUTO,
+    model_class: Annotated[
+        str | None,
+        typer.Option("--model-class", metavar="NAME", help="For a family without rows: the vLLM class it may be."),
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", metavar="FILE", help="For a family without rows: write inferred ones here.")
+    ] = None,
     stock: Annotated[bool, typer.Option("--stock", help="Also show what gguf-py's own name map would do.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Check that every tensor of MODEL has its place in vLLM, and every vLLM parameter its tensors.
 
     With vLLM installed, the real model class is built without memory and its own weight loading is traced.
+    For a family without rows, rows are inferred from gguf-py's names; such a file is never ok.
 
     Exit codes: 0 clean, 1 the mapping has problems, 2 bad input or usage, 3 this environment cannot do it.
     """
@@ -51,12 +63,37 @@ def audit(
         stock=stock,
         world=world,
         storage=Storage(storage),
+        infer_unknown=True,
+        model_class=model_class,
     )
     with found.checkpoint:
+        _check_known(found, model_class, rows)
         config = found.config
         if as_json:
             print_json(plan_report(found.plan, config_source=config.source, assumed=config.assumed))
         else:
             print_plan(data_console(), found.plan, config_source=config.source, assumed=config.assumed)
+    if found.plan.inferred is not None:
+        _give_rows(found.plan.inferred.rows, rows, shown=not as_json)
     if not found.plan.ok:
         raise typer.Exit(1)
+
+
+def _check_known(found: Preflight, model_class: str | None, rows: Path | None) -> None:
+    if found.plan.inferred is None and (model_class is not None or rows is not None):
+        option = "--rows" if model_class is None else "--model-class"
+        raise UsageError(f"{option} is for families without rows, and {found.checkpoint.architecture!r} has its own")
+
+
+def _give_rows(text: str, file: Path | None, *, shown: bool) -> None:
+    """Print the inferred rows, or write them into a new file."""
+    if file is None:
+        if shown:
+            typer.echo(f"\nrows to start from (docs/adding-an-architecture.md):\n\n{text}", nl=False)
+        return
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as e:
+        raise UsageError(f"{file}: cannot be written: {e.strerror}", hint="Name a new file with --rows.") from e
+    note(f"inferred rows written to {file}")

@@ -63,6 +63,7 @@ def serve(
         world=None if offline else vllm_world(extra),
         storage=Storage(storage),
         online=online_quantisation(extra),
+        infer_unknown=force,
     )
     with found.checkpoint:
         if not found.plan.ok:

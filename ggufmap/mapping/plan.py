@@ -261,6 +261,14 @@ class StockMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Inferred:
+    """That the rows are no family's but inferred: from what, and the text of a row file to start from."""
+
+    basis: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where every tensor goes, and everything that does not fit. A plan with problems is never streamed."""
 
@@ -276,11 +284,12 @@ class Plan:
     trace: TraceResult | None = None
     stock: StockMap | None = None
     storage: StoragePlan | None = None
+    inferred: Inferred | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is unmapped, missing or mismatched."""
-        return not (self.unmapped or self.missing or self.mismatched)
+        """Whether nothing is unmapped, missing or mismatched, by rows that are a family's own."""
+        return not (self.unmapped or self.missing or self.mismatched or self.inferred)
 
     def problems(self) -> list[str]:
         """All problems as one line each, in a stable order."""

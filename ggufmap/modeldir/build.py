@@ -11,17 +11,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ggufmap import __version__
-from ggufmap.archs.base import JsonValue
+from ggufmap.archs.base import JsonValue, Rule
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import UsageError
 from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
 from ggufmap.modeldir.given import listed_ids, read_optional
-from ggufmap.modeldir.manifest import MANIFEST, Packed
+from ggufmap.modeldir.manifest import MANIFEST, Packed, rows_as_json
 from ggufmap.modeldir.processor import name_tokens, processor_files
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
@@ -46,11 +46,13 @@ def build_model_dir(
     tokenizer: Path | None = None,
     output: Path | None = None,
     packed: Mapping[str, Packed] | None = None,
+    rows: Sequence[Rule] = (),
 ) -> Path:
     """The folder to give to vLLM for `checkpoint`, in `output` or in the cache.
 
     `tokenizer` is a folder whose tokenizer files are used instead of the file's own; `packed` is what the loader keeps
-    in GGUF blocks, by role: it makes another folder, so that vLLM's own caches do not mix the two up.
+    in GGUF blocks, by role: it makes another folder, so that vLLM's own caches do not mix the two up. `rows` are
+    inferred ones, for a family that has none.
     Raises UsageError when a folder cannot be read or written, UnsupportedError when the file's tokenizer cannot be
     built.
     """
@@ -63,9 +65,10 @@ def build_model_dir(
     parts = [header_hash, str(gguf), sides, values, _identity(tokenizer), __version__]
     if packed:
         parts.append(json.dumps(_plain(packed), sort_keys=True))
+    parts += map(repr, rows)
     return filled_once(
         cache_root() / "models" / _digest(*parts),
-        lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash, packed),
+        lambda folder: _fill(folder, checkpoint, config, tokenizer, header_hash, packed, rows),
         _intact,
     )
 
@@ -118,6 +121,7 @@ def _fill(
     tokenizer: Path | None,
     header_hash: str,
     packed: Mapping[str, Packed] | None = None,
+    rows: Sequence[Rule] = (),
 ) -> None:
     _write_files(folder, checkpoint, config, tokenizer, header_hash)
     manifest: dict[str, JsonValue] = {
@@ -132,6 +136,8 @@ def _fill(
             manifest[key] = str(side.resolve())
     if packed:
         manifest["packed"] = _plain(packed)
+    if rows:
+        manifest["rows"] = rows_as_json(rows)
     _dump(folder / MANIFEST, manifest)
 
 

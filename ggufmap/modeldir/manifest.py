@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from ggufmap.archs.base import JsonValue, Rule
 from ggufmap.errors import FileError
 
 MANIFEST = "ggufmap.json"
@@ -30,6 +32,8 @@ class Manifest:
     packed: Mapping[str, Packed] = field(default_factory=dict)
     """By role."""
     mmproj: Path | None = None
+    rows: tuple[Rule, ...] = ()
+    """Inferred ones, for a family that has none."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -45,6 +49,7 @@ def read_manifest(folder: Path) -> Manifest:
             draft,
             {role: Packed(tuple(found["tensors"]), found["layers"]) for role, found in packed.items()},
             mmproj,
+            tuple(_rule(row) for row in data.get("rows", ())),
         )
     except OSError as e:
         raise FileError(
@@ -53,3 +58,13 @@ def read_manifest(folder: Path) -> Manifest:
         ) from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise FileError(f"{file}: broken manifest: {e!r}", hint="Delete the folder; it is made again.") from e
+
+
+def rows_as_json(rows: Sequence[Rule]) -> list[JsonValue]:
+    """Inferred rows as `read_manifest` understands them (they have no header values)."""
+    return [[list(r.tensors), list(r.checkpoint), r.transform, r.optional, list(r.blocks)] for r in rows]
+
+
+def _rule(row: list[Any]) -> Rule:
+    tensors, checkpoint, transform, optional, blocks = row
+    return Rule(tuple(tensors), tuple(checkpoint), transform, optional, tuple(blocks))

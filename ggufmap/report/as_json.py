@@ -38,6 +38,7 @@ def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -
         "mismatched": [{"tensor": x.tensor, "reason": x.reason} for x in plan.mismatched],
         "warnings": [{"code": x.code, "message": x.message} for x in plan.warnings],
         "stock": None if plan.stock is None else _stock(plan.stock),
+        "inferred": None if plan.inferred is None else {"basis": plan.inferred.basis, "rows": plan.inferred.rows},
         "storage": None if plan.storage is None else _storage(plan.storage),
     }
 
@@ -92,6 +93,7 @@ def _entry(
     facts = plan.model.tensors[name]
     return {
         "tensor": name,
+        "inferred": plan.inferred is not None,
         "ggml_type": facts.ggml_type,
         "shape": list(facts.shape),
         "role": role,

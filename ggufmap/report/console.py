@@ -48,6 +48,9 @@ def _head(console: Console, plan: Plan) -> None:
     blocks = f"{model.blocks - model.draft_blocks} blocks{draft}"
     facts = f"{model.architecture} - {splits}{size(model.nbytes)} - {len(model.tensors)} tensors - {blocks}"
     console.print(Text(f"{printable(model.name)} - {printable(facts)}", style="bold"))
+    if plan.inferred is not None:
+        text = f"inferred: {plan.model.architecture} has no rows of its own; these are {plan.inferred.basis}"
+        console.print(Text(printable(text), style="yellow"))
     if model.mmproj is not None:
         console.print(Text(f"with {printable(model.mmproj)} (v.*, mm.*)"))
     if plan.trace is None:
@@ -67,7 +70,7 @@ def _groups(plan: Plan) -> Table:
             groups.setdefault((entry["role"], pattern(entry["tensor"])), []).append(entry)
     traced = plan.trace is not None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("tensors", overflow="fold")
+    table.add_column("tensors" if plan.inferred is None else "tensors (inferred)", overflow="fold")
     table.add_column("x", justify="right")
     table.add_column("ggml", overflow="fold")
     table.add_column("vLLM parameter" if traced else "checkpoint tensor", overflow="fold")
@@ -197,6 +200,9 @@ def _complete(model: ModelTrace) -> str:
 
 def _verdict(console: Console, plan: Plan) -> None:
     console.print()
+    if plan.inferred is not None:
+        console.print(Text(_inferred_verdict(plan), style="bold red"))
+        return
     if not plan.ok:
         number = len(plan.unmapped) + len(plan.missing) + len(plan.mismatched)
         console.print(Text(f"not ok: {number} problem{'s' * (number != 1)}; this file is not served", style="bold red"))
@@ -211,6 +217,12 @@ def _verdict(console: Console, plan: Plan) -> None:
         saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
         console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))
     console.print(Text(printable(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}")))
+
+
+def _inferred_verdict(plan: Plan) -> str:
+    number = len(plan.problems())
+    fits = f"{number} problem{'s' * (number != 1)}" if number else "every name and shape fits"
+    return f"not ok: {fits}, but the rows are inferred and no value is proven; not served without --force"
 
 
 def _line(kind: str, text: str, style: str = "") -> Text:

@@ -166,6 +166,7 @@ def _open(model_dir: Path, role: str = "target") -> tuple[Checkpoint, Plan]:
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.errors import FileError
     from ggufmap.mapping import resolve
+    from ggufmap.mapping.infer import inferred
     from ggufmap.mapping.storage import rename_packed
     from ggufmap.modeldir.manifest import read_manifest
     from ggufmap.stream.packed import packed_view
@@ -178,7 +179,8 @@ def _open(model_dir: Path, role: str = "target") -> tuple[Checkpoint, Plan]:
                 f"{manifest.gguf}: its header is not the one that {model_dir} was made from",
                 hint="The file was replaced; start again with `ggufmap serve`.",
             )
-        plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
+        name, rows = checkpoint.architecture, manifest.rows
+        plan = resolve(checkpoint, inferred(name, rows) if rows else find_architecture(name, str(checkpoint.path)))
         if role not in manifest.packed:
             return checkpoint, plan
         packed = frozenset(manifest.packed[role].tensors)

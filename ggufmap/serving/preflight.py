@@ -8,10 +8,12 @@ from pathlib import Path
 from ggufmap.archs import Architecture, find_architecture
 from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint, open_checkpoint
+from ggufmap.errors import UnknownArchitectureError
 from ggufmap.mapping import Plan, resolve
 from ggufmap.mapping.plan import Warned
 from ggufmap.mapping.storage import Storage
 from ggufmap.modeldir.config import ModelConfig, build_config
+from ggufmap.serving.infer import infer
 from ggufmap.serving.settle import settle, unsettled
 from ggufmap.target.client import vllm_available
 from ggufmap.target.devices import World
@@ -39,26 +41,38 @@ def preflight(
     world: World | None = None,
     storage: Storage = Storage.AUTO,
     online: str | None = None,
+    infer_unknown: bool = False,
+    model_class: str | None = None,
 ) -> Preflight:
     """Resolve `model`, and trace the plan through vLLM unless `offline` or vLLM is absent (a warning says so).
 
     `stock` adds what gguf-py's own name map would have done. `world` says for which GPU, and for a rank of how many,
     vLLM's classes are traced. `storage` is what is asked for, `online` the quantisation that vLLM does itself at load.
+    With `infer_unknown`, a family without rows gets inferred ones (`model_class` says which vLLM class it is); the plan
+    then says so and is never `ok`.
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
     checkpoint = open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True)
     try:
-        architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
-        plan = resolve(checkpoint, architecture)
-        config = build_config(checkpoint, architecture, hf_config)
+        untraced = not offline and world is None and not vllm_available()
+        offline = offline or untraced
+        inferred = None
+        try:
+            architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
+            config = build_config(checkpoint, architecture, hf_config)
+        except UnknownArchitectureError:
+            if not infer_unknown:
+                raise
+            found = infer(checkpoint, hf_config=hf_config, model_class=model_class, offline=offline, world=world)
+            architecture, config, inferred = found.architecture, found.config, found.inferred
+        plan = replace(resolve(checkpoint, architecture), inferred=inferred)
         warnings = list(config.warnings)
         gaps = sum(split.header.gap_bytes for split in checkpoint.splits)
         if gaps:
             warnings.append(Warned("W104", f"{gaps} bytes between tensors belong to none"))
-        if not offline and world is None and not vllm_available():
+        if untraced:
             warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
-            offline = True
         if not offline:
             flags = {row.key: row.value for row in architecture.draft_flags}
             plan = settle(plan, config.values, flags, world or World(), storage, online)

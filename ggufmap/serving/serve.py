@@ -84,7 +84,8 @@ def serve_command(
         if spelled in _OURS:
             raise UsageError(f"{spelled} is set by ggufmap serve itself", hint=_instead(spelled))
     packed = _packed(found.plan)
-    folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer, packed=packed)
+    rows = found.architecture.rules if found.plan.inferred is not None else ()
+    folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer, packed=packed, rows=rows)
     name = _option(extra, "--served-model-name")
     arguments = [sys.executable, *_vllm_serve(folder), "--load-format", LOAD_FORMAT]
     if memory is not None:
@@ -122,8 +123,11 @@ def _packed(plan: Plan) -> dict[str, Packed]:
 def check_gate(found: Preflight, extra: Sequence[str], *, force: bool) -> list[str]:
     """What speaks against serving. Returned when `force`; otherwise the first objection is raised as an error."""
     objections: list[GgufmapError] = []
-    if not found.plan.ok:
-        number = len(found.plan.problems())
+    if found.plan.inferred is not None:
+        what = f"the rows of {found.checkpoint.architecture!r} are inferred: values may be wrong though all names fit"
+        objections.append(MappingError(f"not served: {what}", hint="See docs/adding-an-architecture.md."))
+    number = len(found.plan.problems())
+    if number:
         what = f"the mapping of {found.checkpoint.path} has {number} problem{'s' * (number != 1)}"
         objections.append(MappingError(f"not served: {what}"))
     reason = found.architecture.bf16_only

@@ -20,6 +20,7 @@ from ggufmap.target.devices import World
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
+_MORE_CONFIG = "Give the original's config.json with --hf-config DIR: the header does not say all that the class needs."
 Names = Sequence[tuple[str, tuple[int, ...]]]
 Taken = Mapping[tuple[str, tuple[int, ...]], Sequence[ParameterUse]]
 _QUIET = {
@@ -100,7 +101,11 @@ def probe(
     world = world or World()
     with tempfile.TemporaryDirectory(prefix="ggufmap-probe-") as folder:
         request = {"model_dir": folder, "config": dict(config), "wanted": wanted, "stages": stages}
-        answer = _ask({**request, "world": asdict(world)}, _environment(world.device))
+        try:
+            answer = _ask({**request, "world": asdict(world)}, _environment(world.device))
+        except MissingDependencyError as e:
+            e.hint = _MORE_CONFIG
+            raise
     if "near" in answer:
         near = f" (nearest: {', '.join(answer['near'])})" if answer["near"] else ""
         raise UsageError(

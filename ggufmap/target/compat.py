@@ -69,6 +69,25 @@ def spec_layer_fallback(config: Any, name: str) -> int | None:
     return None
 
 
+def model_classes() -> dict[str, str | None]:
+    """The model classes that vLLM runs, its own and transformers', each with its model type in transformers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from vllm import ModelRegistry
+
+    types: dict[str, str] = {}
+    for model_type, model_class in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        types.setdefault(model_class, model_type)
+    return {name: types.get(name) for name in (*ModelRegistry.get_supported_archs(), *types)}
+
+
+def model_types() -> list[str]:
+    """The model types with a config class, in transformers or vLLM."""
+    from transformers import CONFIG_MAPPING
+
+    registry = importlib.import_module("vllm.transformers_utils.config")
+    return [*CONFIG_MAPPING, *getattr(registry, "_CONFIG_REGISTRY", ())]
+
+
 def look_at_models_here() -> None:
     """vLLM looks at a model class that it has not seen before in one more process, which imports everything again.
 

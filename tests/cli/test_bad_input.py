@@ -80,11 +80,6 @@ CASES: dict[str, tuple[Maker, str, str]] = {
     "truncated key": (cut(0.0018), "truncated: ", "The header is cut off or damaged"),
     "truncated data": (cut(0.99), "truncated: tensor output.weight needs 12288 bytes", "download is incomplete"),
     "missing split": (missing_split, "1 of 2 splits are missing: m-00002-of-00002.gguf", "Put all splits in"),
-    "unknown architecture": (
-        architecture("qwen_3"),
-        "architecture 'qwen_3' is unknown (nearest: qwen3)",
-        "Known architectures: ",
-    ),
     "projector as the model": (architecture("clip"), "is a multimodal projector (mmproj)", "Give the text model's"),
     "two models": (two_models, "holds 2 models: a.gguf, b.gguf", "Name one of these files."),
     "empty folder": (lambda folder: folder, "holds no model", ""),

@@ -36,6 +36,7 @@ _PARAMETER = _object(name=_TEXT, shard={"type": ["string", "integer", "null"]}, 
 
 ASSIGNMENT = _object(
     tensor=_TEXT,
+    inferred={"type": "boolean"},
     ggml_type=_TEXT,
     shape=_list(_COUNT),
     role={"enum": ["target", "draft", "skipped"]},
@@ -86,6 +87,7 @@ REPORT = _object(
     phantom=_list(_object(tensor=_TEXT, checkpoint=_list(_TEXT), reason=_TEXT)),
     mismatched=_list(_object(tensor=_TEXT, reason=_TEXT)),
     warnings=_list(_object(code={"type": "string", "pattern": r"^W\d{3}$"}, message=_TEXT)),
+    inferred={"anyOf": [{"type": "null"}, _object(basis=_TEXT, rows=_TEXT)]},
     stock={
         "anyOf": [{"type": "null"}, _object(entries=_COUNT, unmapped=_list(_TEXT), phantom=_list(_TEXT))],
     },
@@ -100,7 +102,9 @@ def check_report(report: Any) -> None:
     counts = report["summary"]
     for kind in ("unmapped", "missing", "phantom", "mismatched"):
         assert counts[kind] == len(report[kind]), kind
-    assert report["ok"] is not any(counts[kind] for kind in ("unmapped", "missing", "mismatched"))
+    inferred = report["inferred"] is not None
+    assert report["ok"] is not (inferred or any(counts[kind] for kind in ("unmapped", "missing", "mismatched")))
+    assert all(entry["inferred"] is inferred for entry in report["assignments"])
     assert counts["tensors"] == report["model"]["tensors"]
     bad = {x["tensor"] for kind in ("unmapped", "mismatched") for x in report[kind]}
     groups = [] if report["storage"] is None else report["storage"]["groups"]
