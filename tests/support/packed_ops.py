@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from support.assets import ROOT
 
 PLUGIN = "vllm_gguf_plugin"
+_RELEASE = "vllm-gguf-plugin==0.0.5"
 
 
 def plugin_folder() -> Path | None:
@@ -28,10 +30,12 @@ def plugin_folder() -> Path | None:
     return Path(os.environ.get("GGUFMAP_ASSETS", ROOT / ".assets")) / "peer"
 
 
-def available() -> bool:
-    """Whether the plugin can be imported, without importing it."""
+def fetch() -> None:
+    """Unpack the plugin where it is looked for, if it is neither there nor installed."""
     folder = plugin_folder()
-    return folder is None or (folder / PLUGIN / "ops.py").is_file()
+    if folder is not None and not (folder / PLUGIN / "ops.py").is_file():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), _RELEASE]
+        subprocess.run(command, check=True)
 
 
 def environment() -> dict[str, str]:

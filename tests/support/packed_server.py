@@ -1,7 +1,7 @@
 """vLLM with the packed layers' kernels on the CPU, in one process that answers in forks of itself: `packed_server.py`.
 
-Each line of standard input is `{"call": "trace" | "layers", "request": FILE, "answer": FILE, "log": FILE}`; each line of
-output is an exit status. `trace` is `ggufmap.target.worker`; `layers` loads a model packed and dense and compares.
+Each line of standard input is `{"call": "trace" | "layers", "request": FILE, "answer": FILE, "log": FILE}`; each line
+of output is an exit status. `trace` is `ggufmap.target.worker`; `layers` loads a model packed and dense and compares.
 No module of the tests: vLLM keeps process-wide state.
 """
 
@@ -74,7 +74,8 @@ def _answer(job: dict[str, str]) -> None:
     ranks = range(request["ranks"])
     parts = [answer.with_name(f"rank{rank}") for rank in ranks]
     children = [_fork(lambda rank=rank: _rank(request, rank, parts[rank])) for rank in ranks]
-    if any([_waited(child) for child in children]):
+    statuses = [_waited(child) for child in children]
+    if any(statuses):
         raise RuntimeError("a rank failed; what it said is above")
     answer.write_text(json.dumps([json.loads(part.read_text()) for part in parts]))
 
@@ -205,9 +206,9 @@ def _types(layer: Any) -> list[tuple[slice, int]]:
 def _same(blocks: Any, types: list[tuple[slice, int]], weight: Any) -> bool:
     """Whether rows of blocks decode to the dense rows; what stands beside narrower rows is zero."""
     import torch
-    from support.packed_ops import decoded
 
     from ggufmap.checkpoint.ggml_types import TYPES
+    from support.packed_ops import decoded
 
     for rows, type in types:
         width = TYPES[type].row_bytes(weight.shape[1])

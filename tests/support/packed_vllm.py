@@ -1,4 +1,4 @@
-"""A vLLM that can hold packed weights on the CPU, behind one process (`packed_server.py`) that is started when needed."""
+"""A vLLM that can hold packed weights on the CPU, in a process of its own (`packed_server.py`), started when needed."""
 
 from __future__ import annotations
 
