@@ -91,7 +91,7 @@ def fetch_qwen() -> Path:
 
 
 def fetch_llama_cpp() -> Path:
-    """llama.cpp's converter with its own gguf-py, and its vocabulary-only GGUFs with their test vectors."""
+    """llama.cpp's converter with its own gguf-py, its vocabulary-only GGUFs with test vectors, and chat templates."""
     target = assets_dir() / LLAMA_CPP_FOLDER
     if _pinned(target):
         return target
@@ -166,7 +166,8 @@ def _verify(path: Path, sha256: str) -> None:
 
 def _pinned(tree: Path) -> bool:
     pin = tree / LLAMA_CPP_PIN
-    return pin.exists() and pin.read_text() == LLAMA_CPP_SHA256
+    whole = pin.exists() and pin.read_text() == LLAMA_CPP_SHA256
+    return whole and (tree / "models" / "templates").is_dir()  # older trees lack them
 
 
 def _wanted(parts: tuple[str, ...]) -> bool:
@@ -174,7 +175,8 @@ def _wanted(parts: tuple[str, ...]) -> bool:
     if parts[0] in ("conversion", "gguf-py"):
         return True
     if parts[0] == "models":
-        return len(parts) == 2 and ".gguf" in parts[1]
+        template = len(parts) == 3 and parts[1] == "templates" and parts[2].endswith(".jinja")
+        return template or (len(parts) == 2 and ".gguf" in parts[1])
     return parts in (("convert_hf_to_gguf.py",), ("LICENSE",))
 
 

@@ -43,6 +43,7 @@ def audit(
     Exit codes: 0 clean, 1 the mapping has problems, 2 bad input or usage, 3 this environment cannot do it.
     """
     from ggufmap.mapping.storage import Storage
+    from ggufmap.modeldir.template import read_templates
     from ggufmap.report.as_json import plan_report
     from ggufmap.report.console import print_plan
     from ggufmap.serving.preflight import preflight
@@ -69,10 +70,19 @@ def audit(
     with found.checkpoint:
         _check_known(found, model_class, rows)
         config = found.config
+        templates = [template.report() for template in read_templates(found.checkpoint.metadata)]
         if as_json:
-            print_json(plan_report(found.plan, config_source=config.source, assumed=config.assumed))
+            print_json(
+                plan_report(found.plan, config_source=config.source, assumed=config.assumed, templates=templates)
+            )
         else:
-            print_plan(data_console(), found.plan, config_source=config.source, assumed=config.assumed)
+            print_plan(
+                data_console(),
+                found.plan,
+                config_source=config.source,
+                assumed=config.assumed,
+                templates=templates,
+            )
     if found.plan.inferred is not None:
         _give_rows(found.plan.inferred.rows, rows, shown=not as_json)
     if not found.plan.ok:

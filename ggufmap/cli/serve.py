@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,10 @@ def serve(
     draft: options.Draft = None,
     mmproj: options.Mmproj = None,
     tokenizer: options.Tokenizer = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option("--chat-template", metavar="FILE", help="A Jinja template instead of the file's own."),
+    ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Gate on the rows alone, without a trace.")] = False,
     no_mtp: Annotated[
         bool, typer.Option("--no-mtp", help="No speculative decoding, though the file has a draft.")
@@ -42,6 +47,7 @@ def serve(
     """
     from ggufmap.mapping.storage import Storage
     from ggufmap.report.console import print_plan
+    from ggufmap.serving.chat import chat_arguments
     from ggufmap.serving.preflight import preflight
     from ggufmap.serving.serve import (
         check_gate,
@@ -72,8 +78,13 @@ def serve(
             note(f"{warning.code} {warning.message}", "yellow")
         for objection in check_gate(found, extra, force=force):
             note(f"--force: {objection}", "bold red")
+        chat, said = chat_arguments(
+            found.checkpoint.metadata, extra, given=chat_template, own=tokenizer is None, force=force
+        )
+        if said:
+            note(said, "bold red")
         speculation = speculative_config(found, extra, enabled=not no_mtp, tokens=num_speculative_tokens)
-        command = serve_command(found, extra, tokenizer=tokenizer, speculation=speculation, memory=memory)
+        command = serve_command(found, (*chat, *extra), tokenizer=tokenizer, speculation=speculation, memory=memory)
     if dry_run:
         settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
         typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())

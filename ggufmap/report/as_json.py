@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggufmap.mapping.memory import cut_tensors, legal_sizes, model_bytes
@@ -11,7 +11,9 @@ from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan, Rol
 SCHEMA = 1
 
 
-def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -> dict[str, Any]:
+def plan_report(
+    plan: Plan, *, config_source: str, assumed: Mapping[str, Any], templates: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """The whole report of one plan, ready for json.dumps."""
     model = plan.model
     return {
@@ -36,6 +38,7 @@ def plan_report(plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -
         "missing": [{"parameter": x.parameter, "role": x.role.value, "reason": x.reason} for x in plan.missing],
         "phantom": [{"tensor": x.tensor, "checkpoint": list(x.checkpoint), "reason": x.reason} for x in plan.phantom],
         "mismatched": [{"tensor": x.tensor, "reason": x.reason} for x in plan.mismatched],
+        "templates": [dict(template) for template in templates],
         "warnings": [{"code": x.code, "message": x.message} for x in plan.warnings],
         "stock": None if plan.stock is None else _stock(plan.stock),
         "inferred": None if plan.inferred is None else {"basis": plan.inferred.basis, "rows": plan.inferred.rows},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -23,7 +23,14 @@ from ggufmap.report.patterns import counted, pattern, printable, size
 _SHOWN = 12
 
 
-def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Mapping[str, Any]) -> None:
+def print_plan(
+    console: Console,
+    plan: Plan,
+    *,
+    config_source: str,
+    assumed: Mapping[str, Any],
+    templates: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Print the audit of `plan`."""
     counts = summary(plan)
     _head(console, plan)
@@ -35,6 +42,7 @@ def print_plan(console: Console, plan: Plan, *, config_source: str, assumed: Map
     _config(console, config_source, assumed)
     _memory(console, plan)
     _storage(console, plan)
+    _templates(console, templates)
     _stock(console, plan)
     for warning in plan.warnings:
         console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
@@ -173,6 +181,18 @@ def _by_pattern(tensors: list[CutTensor]) -> dict[str, list[CutTensor]]:
     for tensor in tensors:
         groups.setdefault(pattern(tensor.tensor), []).append(tensor)
     return groups
+
+
+def _templates(console: Console, templates: Sequence[Mapping[str, Any]]) -> None:
+    """Each chat template with its hash and what was found in it; red is what `serve` does not use unasked."""
+    for template in templates:
+        console.print(_line("template", f"{template['key']}  {template['bytes']} bytes  sha256 {template['sha256']}"))
+        findings = template["findings"]
+        for finding in findings[:_SHOWN]:
+            text = f"{finding['kind']}, line {finding['line']}: {finding['text']}"
+            console.print(_line("", text, "red" if finding["refused"] else ""))
+        if len(findings) > _SHOWN:
+            console.print(_line("", f"... and {len(findings) - _SHOWN} more (all of them with --json)"))
 
 
 def _stock(console: Console, plan: Plan) -> None:

@@ -29,5 +29,7 @@ def qwen_header_path() -> Path:
 
 
 def llama_cpp_dir() -> Path:
-    """llama.cpp's converter, its gguf-py, and `models/ggml-vocab-*.gguf` with `.inp`/`.out` vectors."""
+    """llama.cpp's converter, its gguf-py, and `models/ggml-vocab-*.gguf` with `.inp`/`.out` vectors,
+    `models/templates/*.jinja`.
+    """
     return Path(_fetcher().fetch_llama_cpp())

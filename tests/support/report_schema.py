@@ -86,6 +86,14 @@ REPORT = _object(
     missing=_list(_object(parameter=_TEXT, role={"enum": ["target", "draft"]}, reason=_TEXT)),
     phantom=_list(_object(tensor=_TEXT, checkpoint=_list(_TEXT), reason=_TEXT)),
     mismatched=_list(_object(tensor=_TEXT, reason=_TEXT)),
+    templates=_list(
+        _object(
+            key=_TEXT,
+            sha256={"type": "string", "pattern": "^([0-9a-f]{64})?$"},
+            bytes=_COUNT,
+            findings=_list(_object(kind=_TEXT, line=_COUNT, text=_TEXT, refused={"type": "boolean"})),
+        )
+    ),
     warnings=_list(_object(code={"type": "string", "pattern": r"^W\d{3}$"}, message=_TEXT)),
     inferred={"anyOf": [{"type": "null"}, _object(basis=_TEXT, rows=_TEXT)]},
     stock={

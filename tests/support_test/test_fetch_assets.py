@@ -25,12 +25,18 @@ def archive(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
 def test_only_wanted_regular_files_are_unpacked(tmp_path: Path) -> None:
     link = tarfile.TarInfo(PREFIX + "conversion/evil.py")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    names = ["convert_hf_to_gguf.py", "conversion/a.py", "models/x.gguf.inp", "models/templates/t.gguf", "src/b.cpp"]
+    names = ["convert_hf_to_gguf.py", "conversion/a.py", "models/x.gguf.inp", "models/templates/t.jinja"]
+    names += ["models/templates/t.gguf", "src/b.cpp", "models/other/t.jinja"]
     members = [(tarfile.TarInfo(PREFIX + name), b"x") for name in names]
     path = archive(tmp_path / "s.tar.gz", [*members, (link, b""), (tarfile.TarInfo("other/vendor/y"), b"")])
     fetch._unpack_llama_cpp(path, tmp_path / "out")
     found = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file())
-    assert found == ["conversion/a.py", "convert_hf_to_gguf.py", "models/x.gguf.inp"]
+    assert found == [
+        "conversion/a.py",
+        "convert_hf_to_gguf.py",
+        "models/templates/t.jinja",
+        "models/x.gguf.inp",
+    ]
 
 
 def test_a_path_that_climbs_out_is_refused(tmp_path: Path) -> None:
