@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ggufmap.checkpoint import Checkpoint
     from ggufmap.mapping import Plan
+    from ggufmap.stream import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def load_into(
     from ggufmap.mapping import Role
     from ggufmap.serving.memory import available
     from ggufmap.serving.progress import load_progress
-    from ggufmap.stream import Budget, Lazy, stream
+    from ggufmap.stream import Budget, Lazy, Workers, stream
 
     started = time.perf_counter()
     role = Role.DRAFT if draft else Role.TARGET
@@ -119,9 +120,12 @@ def load_into(
         lazy, budget = Lazy(), Budget() if memory is None else Budget(memory)
         # Where memory is short the page cache is freed behind; other ranks may still want to read it.
         forget = ranks == 1 and total > available()
-        with load_progress(f"{checkpoint.name} ({role})", total, rank, ranks) as progress:
-            tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, budget, forget=forget)
-            parameters = _load(model, tensors)
+        with (
+            Workers(budget, background=True) as workers,
+            load_progress(f"{checkpoint.name} ({role})", total, rank, ranks) as progress,
+        ):
+            tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, workers, forget=forget)
+            parameters = _load(model, tensors, workers)
     overflown = outside_float16(model)
     if overflown:
         _warn(
@@ -199,17 +203,19 @@ def _with_shared_embedding(plan: Plan, model: nn.Module) -> set[Any]:
     return draft
 
 
-def _load(model: nn.Module, weights: Any) -> int:
+def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
     """Run the model's own load_weights under the ledger. The number of parameters filled; MappingError if not all."""
     import torch
 
     from ggufmap.errors import MappingError
+    from ggufmap.stream import Settling
     from ggufmap.target.ledger import Ledger
 
     before = dict(model.named_parameters())
     ledger = Ledger(before)
-    with torch.no_grad(), ledger:
+    with torch.no_grad(), ledger, Settling(workers):
         model.load_weights(weights)
+    workers.drain()
     after = dict(model.named_parameters())
     problems = {
         name: problem

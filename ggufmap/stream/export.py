@@ -23,7 +23,7 @@ from ggufmap.mapping.transforms import KINDS
 from ggufmap.stream.dequantise import value_dtype
 from ggufmap.stream.lazy import in_parts
 from ggufmap.stream.stream import Lazy, check_streamable, stream
-from ggufmap.stream.workers import DEFAULT_LIMIT, Budget
+from ggufmap.stream.workers import DEFAULT_LIMIT, Budget, Workers
 
 _BUFFER_SHARE = 16  # what is written at once takes this part of the memory
 _NAMES = {
@@ -79,21 +79,22 @@ def export(
     tensor cannot be read within `memory`; MappingError when the plan has problems.
     """
     check_streamable(plan, checkpoint)
-    budget = Budget(memory)
+    workers = Workers(Budget(memory))
     shards = _shards(plan, checkpoint, dtype, shard_bytes)
     identity = {"header_hash": checkpoint.header_hash(), "dtype": str(dtype), "shard_bytes": shard_bytes}
     _claim(folder, identity)
     reused = out_of_range = 0
-    for shard in shards:
-        path = folder / shard.file
-        if path.is_file():
-            reused += 1
-            if progress is not None:
-                progress(sum(checkpoint.tensors[name].nbytes for a in shard.assignments for name in a.tensors))
-        else:
+    with workers:
+        for shard in shards:
+            path = folder / shard.file
+            if path.is_file():
+                reused += 1
+                if progress is not None:
+                    progress(sum(checkpoint.tensors[name].nbytes for a in shard.assignments for name in a.tensors))
+                continue
             wanted = set(shard.assignments)
-            tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, Lazy(), budget)
-            out_of_range += _write(path, _entries(shard, checkpoint, dtype), tensors, budget)
+            tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, Lazy(), workers)
+            out_of_range += _write(path, _entries(shard, checkpoint, dtype), tensors, workers.budget)
     weight_map = {name: shard.file for shard in shards for a in shard.assignments for name, _ in a.outputs}
     total = sum(shard.nbytes for shard in shards)
     _sync_write(folder / INDEX, json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ggufmap.stream.workers import Buffer, Workers
 
@@ -121,9 +122,10 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
     def materialise(self) -> torch.Tensor:
         """The values of the view, dense. They count as held until the stream goes on to the next tensor."""
         self.counter.materialised += 1
-        self.workers.budget.keep(self.numel() * self.dtype.itemsize, f"tensor {self.source.name}")
+        self.workers.keep(self.numel() * self.dtype.itemsize, f"tensor {self.source.name}")
         out = torch.empty(tuple(self.shape), dtype=self.dtype, device="cpu")
         self.copy_into(out)
+        self.workers.drain()
         return out
 
     def copy_into(self, destination: torch.Tensor) -> None:
@@ -131,11 +133,10 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
         if tuple(destination.shape) != tuple(self.shape):
             destination.copy_(self.materialise())
             return
-        if self.numel() == 0:
+        if self.numel() == 0 or destination.is_meta:  # vLLM's online quantisation counts a copy there before it loads
             return
         pieces = _pieces(self.layout_, destination, self.source, self.workers.piece_of(self.numel()))
-        with torch.no_grad():
-            self.workers.each(self._fill, pieces)
+        self.workers.each(self._fill, pieces)
         self.counter.copied += self.layout_.numel()
 
     def _fill(self, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -143,12 +144,51 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
         window = _window(layout, self.source)
         out = _straight(layout, part, window, self.source)
         need = self.source.need(window.rows, window.columns)
-        with self.workers.scratch(need, f"tensor {self.source.name}") as scratch:
+        with torch.no_grad(), self.workers.scratch(need, f"tensor {self.source.name}") as scratch:
             values = self.source.read(window.rows, window.columns, scratch, out)
             if values is not out:
                 started = time.perf_counter()
                 part.copy_(values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset))
                 self.counter.took(time.perf_counter() - started)
+
+
+class Settling(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
+    """While active, copies from lazy tensors may go on in the background, and nothing else notices.
+
+    Any other operation on memory that such a copy writes to, views apart, first waits for all of them.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__()
+        self._workers = workers
+        self._written: set[int] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing here is compiled, and torch's guard against it costs more than the rest
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is _aten.copy_.default and isinstance(args[1], LazyTensor):
+            self._written.add(_storage(args[0]))
+        elif self._written and not func.is_view and any(_storage(t) in self._written for t in _tensors((args, kwargs))):
+            self._workers.drain()
+            self._written.clear()
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """What tells memory apart: 0 for lazy tensors, which have none."""
+    return 0 if isinstance(tensor, LazyTensor) else int(tensor.untyped_storage()._cdata)
 
 
 def lazy_tensor(

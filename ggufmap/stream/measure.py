@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -71,32 +71,29 @@ def measure(
     ]
     budget = Budget(memory)
     size = memory // _DESTINATION_SHARE
-    with budget.hold(size, "the destination"):
+    with budget.hold(size, "the destination"), Workers(budget, background=True) as workers:
         destination = torch.ones(size // dtype.itemsize, dtype=dtype, device="cpu")
-        with Workers(budget) as workers:
-            first_read_s = _read(checkpoint, spans, workers, progress)
-            read_s = _read(checkpoint, spans, workers, progress)
-            threads, piece = workers.threads, workers.piece
+        first_read_s = _read(checkpoint, spans, workers, progress)
+        read_s = _read(checkpoint, spans, workers, progress)
         wanted = set(chosen)
-        for _, tensor in stream(plan, checkpoint, dtype, None, {chosen[0]}.__contains__, Lazy(), budget):
+        for _, tensor in stream(plan, checkpoint, dtype, None, {chosen[0]}.__contains__, Lazy(), workers):
             destination[:1].copy_(tensor.reshape(-1)[:1])  # what torch imports at the first of these is no part of it
             break
         lazy = Lazy()
         started, values = time.perf_counter(), 0
-        for name, tensor in stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, budget):
+        for name, tensor in stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, workers):
             values += tensor.numel()
             for part in in_parts(tensor, len(destination)):
                 if part.numel() > len(destination):
                     raise UsageError(f"{name}: its parts do not fit into {size} bytes", hint="Raise --max-host-memory.")
                 destination[: part.numel()].view(part.shape).copy_(part)
         load_s = time.perf_counter() - started
-        with Workers(budget) as workers:
-            write_s = _write(values, destination, workers)
+        write_s = _write(values, destination, workers)
     return Figures(
         stored_bytes=sum(tensor.nbytes for tensor in stored),
         destination_bytes=values * dtype.itemsize,
-        threads=threads,
-        piece_values=piece,
+        threads=workers.threads,
+        piece_values=workers.piece,
         memory_limit=memory,
         memory_peak=budget.peak,
         first_read_s=first_read_s,
@@ -136,25 +133,23 @@ def _read(
             checkpoint.splits[split].source.read_into(offset, buffer[:nbytes].data)
 
     started = time.perf_counter()
-    for group in _groups(spans, 16 * workers.threads):
+    for start in range(0, len(spans), 64):
+        group = spans[start : start + 64]
         workers.each(read, group)
         if progress is not None:
             progress(sum(nbytes for _, _, nbytes in group))
+    workers.drain()
     return time.perf_counter() - started
-
-
-def _groups(spans: list[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
-    for start in range(0, len(spans), size):
-        yield spans[start : start + size]
 
 
 def _write(values: int, destination: torch.Tensor, workers: Workers) -> float:
     """Seconds to copy as many values, of the destination's dtype, into it, over and over, on the threads."""
-    source = torch.ones(workers.piece // 2, dtype=destination.dtype, device="cpu")
+    source = torch.ones(workers.piece, dtype=destination.dtype, device="cpu")
     started = time.perf_counter()
     left = values
     while left:
         part = destination[: min(left, len(destination))]
         workers.each(lambda piece: piece.copy_(source[: len(piece)]), part.split(len(source)))
         left -= len(part)
+    workers.drain()
     return time.perf_counter() - started

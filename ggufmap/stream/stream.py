@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +19,7 @@ from ggufmap.stream.dequantise import require_decodable, value_dtype
 from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor
 from ggufmap.stream.sources import Meter, StackSource, TensorSource, read_values
 from ggufmap.stream.transforms import apply
-from ggufmap.stream.workers import Budget, Workers
+from ggufmap.stream.workers import Workers
 
 _AHEAD = 256 << 20  # bytes asked of the disk before they are needed, if the budget is large enough
 
@@ -48,7 +49,7 @@ def stream(
     progress: Callable[[int], None] | None = None,
     wanted: Callable[[Assignment], bool] = lambda assignment: True,
     lazy: Lazy | None = None,
-    budget: Budget | None = None,
+    workers: Workers | None = None,
     *,
     forget: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -56,18 +57,19 @@ def stream(
 
     Quantised tensors come in `dtype`, plain ones in the type they are stored in. With `lazy`, matrices come as lazy
     tensors, to be used before the next is asked for: then only the pieces in flight are in memory. Otherwise it is one
-    checkpoint tensor at a time (one expert of a stack). Either way it is accounted against `budget` (1 GiB by default).
-    `progress` gets the bytes that are done. With `forget`, they leave the page cache, too.
+    checkpoint tensor at a time (one expert of a stack). Either way it is accounted against the budget of `workers`
+    (1 GiB by default). `progress` gets the bytes that are done. With `forget`, they leave the page cache, too.
     Raises as `check_streamable` and `read_values` do; UsageError when a tensor cannot be read within the budget,
     FileError at the end when a file was changed meanwhile.
     """
     check_streamable(plan, checkpoint)
     assignments = [assignment for assignment in plan.assignments if wanted(assignment)]
     tensors = [checkpoint.tensors[name] for assignment in assignments for name in assignment.tensors]
-    with (
-        Workers(budget) as workers,
-        ReadAhead(checkpoint, tensors, min(_AHEAD, workers.budget.limit // 4), forget=forget) as ahead,
-    ):
+    with ExitStack() as stack:
+        if workers is None:
+            workers = stack.enter_context(Workers())
+        distance = min(_AHEAD, workers.budget.limit // 4)
+        ahead = stack.enter_context(ReadAhead(checkpoint, tensors, distance, forget=forget))
         reading = _Reading(checkpoint, dtype, workers, lazy or Lazy())
         for assignment in assignments:
             for name, tensor, nbytes in reading.tensors(assignment):
@@ -77,6 +79,7 @@ def stream(
                 ahead.advance(nbytes)
                 if progress is not None:
                     progress(nbytes)
+        workers.drain()
     for split in checkpoint.splits:
         split.source.require_unchanged()
 
@@ -142,7 +145,7 @@ class _Reading:
         """Vectors, and what must be decoded as a whole before it is put together."""
         exact = torch.float32 if KINDS[assignment.transform.name].computes else self.dtype
         sizes = [tensor.elements * (value_dtype(tensor.type) or exact).itemsize for tensor in stored]
-        self.workers.budget.keep(sum(sizes), f"tensor {', '.join(assignment.tensors)}")  # what the transform makes
+        self.workers.keep(sum(sizes), f"tensor {', '.join(assignment.tensors)}")  # what the transform makes
         inputs = [read_values(self.checkpoint, tensor, exact, self.workers, self.lazy.meter) for tensor in stored]
         outputs = list(zip(assignment.checkpoint, apply(assignment.transform, inputs), strict=True))
         del inputs

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
@@ -24,9 +25,10 @@ DEFAULT_LIMIT = 1 << 30
 LEAST_LIMIT = 16 << 20
 
 _MAX_THREADS = 8
-_MAX_PIECE = 1 << 20  # values: 4 MiB of float32, which stays in the cache until it is converted
+_MAX_PIECE = 1 << 21  # values: 8 MiB of float32, which the caches hold until they are converted
 _MIN_PIECE = 1 << 16  # values: less costs more in calls than another thread gains
 _VALUE_BYTES = 8  # a value of a piece: four bytes or less as it is stored, four decoded
+_QUEUED = 4  # pieces per thread that wait at most
 _BUFFER_SHARE = 4  # the threads' buffers take at most a quarter of the limit
 
 Buffer = npt.NDArray[np.uint8]
@@ -68,7 +70,7 @@ class Budget:
                 self._add(-nbytes)
 
     def keep(self, nbytes: int, what: str) -> None:
-        """Account `nbytes` until `release`. UsageError when they are not free; to be called while no thread works."""
+        """Account `nbytes` until `release`. UsageError when they are not free; to be called while no thread waits."""
         with self._changed:
             self._require(nbytes, what)
             self._kept += nbytes
@@ -96,9 +98,14 @@ class Budget:
 
 
 class Workers:
-    """Threads that fill pieces of a destination, and their buffers. A context manager that ends them."""
+    """Threads that fill pieces of a destination, and their buffers. A context manager that ends them.
 
-    def __init__(self, budget: Budget | None = None, threads: int | None = None) -> None:
+    With `background`, work that is given to `each` goes on after it returns: until `drain`, or the end.
+    """
+
+    def __init__(self, budget: Budget | None = None, threads: int | None = None, *, background: bool = False) -> None:
+        self.background = background
+        self.pending: deque[Future[None]] = deque()
         self.budget = budget or Budget()
         self.threads = threads or min(_MAX_THREADS, _cores())
         buffers = self.threads + 1  # the caller's own thread works, too
@@ -116,23 +123,39 @@ class Workers:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         torch.set_num_threads(self._torch_threads)
+        if kind is None or kind is GeneratorExit:
+            self.drain()
         self._pool.shutdown(cancel_futures=True)
         self.budget.release()
         self.budget.reserve(-self._reserved)
 
     def piece_of(self, values: int) -> int:
-        """The piece size that keeps all threads busy with `values` values."""
-        return min(self.piece, max(_MIN_PIECE, -(-values // self.threads)))
+        """The piece size that keeps all threads busy with `values` values, and what comes after them if it can."""
+        return self.piece if self.background else min(self.piece, max(_MIN_PIECE, -(-values // self.threads)))
 
     def each(self, work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
-        """`work` on every item, on the threads when there are several. The first error is raised."""
+        """`work` on every item, on the threads when there are several. The first error is raised, here or later."""
         found = list(items)
-        if len(found) == 1 or self.threads == 1:
+        if self.threads == 1 or (len(found) == 1 and not self.background):
             for item in found:
                 work(item)
             return
-        for _ in self._pool.map(work, found):
-            pass
+        for item in found:
+            self.pending.append(self._pool.submit(work, item))
+            while len(self.pending) > _QUEUED * self.threads:
+                self.pending.popleft().result()
+        if not self.background:
+            self.drain()
+
+    def drain(self) -> None:
+        """Wait for all work that was given; the first error is raised."""
+        while self.pending:
+            self.pending.popleft().result()
+
+    def keep(self, nbytes: int, what: str) -> None:
+        """Account `nbytes` until the budget's `release`, when nothing waits for them any more."""
+        self.drain()
+        self.budget.keep(nbytes, what)
 
     @contextmanager
     def scratch(self, nbytes: int, what: str) -> Iterator[Buffer]:

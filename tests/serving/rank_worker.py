@@ -47,7 +47,7 @@ def models(job: dict[str, Any], rank: int) -> tuple[torch.nn.Module, torch.nn.Mo
     )
     rendezvous = Path(job["out"]).with_suffix(".rendezvous").as_uri()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
-    os.environ["VLLM_DIST_IDENT"] = Path(job["out"]).name  # the engine's own name for its shared memory
+    os.environ["VLLM_DIST_IDENT"] = str(rank)  # ranks that do not agree on it use gloo, and leave no shared memory
     config = arguments.create_engine_config()
     with set_current_vllm_config(config):
         init_distributed_environment(job["ranks"], rank, rendezvous, rank, "gloo")

@@ -19,7 +19,7 @@ import torch
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.mapping import resolve
-from ggufmap.stream import Budget, Lazy, stream
+from ggufmap.stream import Budget, Lazy, Workers, stream
 
 
 def anonymous() -> int:
@@ -53,11 +53,12 @@ def main() -> None:
 
         def load(budget: Budget, most: int) -> int:
             values = 0
-            for _, tensor in stream(plan, checkpoint, torch.bfloat16, lazy=Lazy(), budget=budget):
-                destination[: tensor.numel()].view(tensor.shape).copy_(tensor)
-                values += tensor.numel()
-                if values >= most:
-                    break
+            with Workers(budget, background=True) as workers:
+                for _, tensor in stream(plan, checkpoint, torch.bfloat16, lazy=Lazy(), workers=workers):
+                    destination[: tensor.numel()].view(tensor.shape).copy_(tensor)
+                    values += tensor.numel()
+                    if values >= most:
+                        break
             return values
 
         load(Budget(16 << 20), 1)  # imports, and the threads' stacks

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -13,9 +16,10 @@ from support.converter import Checkpoints
 
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import Checkpoint, Tensor, open_checkpoint
+from ggufmap.errors import FileError
 from ggufmap.mapping import resolve
 from ggufmap.mapping.transforms import Transform
-from ggufmap.stream import Lazy, stream
+from ggufmap.stream import Lazy, Settling, Workers, stream
 from ggufmap.stream.lazy import LazyTensor, lazy_tensor
 from ggufmap.stream.sources import Meter, StackSource, TensorSource
 from ggufmap.stream.transforms import apply
@@ -202,3 +206,53 @@ def test_a_view_that_only_a_dense_tensor_has_is_materialised() -> None:
     source = Matrix(torch.randn(4, 8))
     turned = lazy_tensor(source, (4, 8)).t().contiguous().view(-1)
     assert torch.equal(turned + 0, source.values.t().reshape(-1))
+
+
+class Slow(Matrix):
+    """Reads take a while."""
+
+    def read(self, *arguments: Any, **more: Any) -> torch.Tensor:
+        time.sleep(0.05)
+        return super().read(*arguments, **more)
+
+
+OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "computed over": lambda parameter: parameter.mul_(2),
+    "read through a view": lambda parameter: parameter.t()[3:].sum(),
+    "read in one element": lambda parameter: torch.tensor(parameter[7, 7].item()),
+    "copied from": lambda parameter: torch.empty(8, 8).copy_(parameter),
+    "in a list": lambda parameter: torch.cat([torch.zeros(1, 8), parameter]),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_copy_in_the_background_is_done_before_anything_sees_its_destination(name: str) -> None:
+    source = Slow(torch.randn(8, 8))
+    parameter, other = torch.full((8, 8), float("nan")), torch.ones(4)
+    with Workers(threads=2, background=True) as workers, Settling(workers):
+        parameter.copy_(lazy_tensor(source, (8, 8), workers))
+        assert workers.pending
+        other.mul_(2)
+        parameter.view(-1)
+        assert workers.pending  # neither has to do with it
+        found = OPERATIONS[name](parameter)
+        assert not workers.pending
+    assert torch.equal(found, OPERATIONS[name](source.values.clone()))
+
+
+def test_copies_in_the_background_are_all_done_at_the_end() -> None:
+    sources = [Slow(torch.randn(8, 8)) for _ in range(20)]
+    parameters = [torch.full((8, 8), float("nan")) for _ in sources]
+    with Workers(threads=4, background=True) as workers, Settling(workers):
+        for source, parameter in zip(sources, parameters, strict=True):
+            parameter.copy_(lazy_tensor(source, (8, 8), workers))
+    assert all(torch.equal(p, s.values) for p, s in zip(parameters, sources, strict=True))
+
+
+def test_an_error_in_the_background_is_raised() -> None:
+    class Failing(Matrix):
+        def read(self, *_: Any, **__: Any) -> torch.Tensor:
+            raise FileError("f: bad sector")
+
+    with pytest.raises(FileError, match="bad sector"), Workers(threads=2, background=True) as workers:
+        torch.empty(8, 8).copy_(lazy_tensor(Failing(torch.randn(8, 8)), (8, 8), workers))

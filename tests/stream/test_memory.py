@@ -21,8 +21,8 @@ from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.errors import UsageError
 from ggufmap.mapping import resolve
-from ggufmap.stream import Budget, Lazy, stream
-from ggufmap.stream.workers import LEAST_LIMIT, Workers
+from ggufmap.stream import Budget, Lazy, Workers, stream
+from ggufmap.stream.workers import LEAST_LIMIT
 
 MIB = 1 << 20
 Q4_K = gguf.GGMLQuantizationType.Q4_K
@@ -72,12 +72,13 @@ def test_a_stack_of_more_values_than_an_int32_counts_is_read_expert_by_expert(tm
         plan = replace(resolve(checkpoint, find_architecture("qwen3moe", "m")), missing=())
         wanted = {assignment for assignment in plan.assignments if assignment.tensors == (stack,)}
         out = torch.empty((4096, 4096), dtype=torch.bfloat16)
-        for name, tensor in stream(plan, checkpoint, torch.bfloat16, None, wanted.__contains__, Lazy(), budget):
-            names.append(name)
-            if len(names) in (1, 132):
-                out.fill_(float("nan"))
-                out.copy_(tensor)
-                assert not out.any()
+        with Workers(budget) as workers:
+            for name, tensor in stream(plan, checkpoint, torch.bfloat16, None, wanted.__contains__, Lazy(), workers):
+                names.append(name)
+                if len(names) in (1, 132):
+                    out.fill_(float("nan"))
+                    out.copy_(tensor)
+                    assert not out.any()
     assert len(names) == 132 and names[-1] == "model.layers.0.mlp.experts.131.gate_proj.weight"
     assert budget.peak <= budget.limit
 
@@ -86,9 +87,10 @@ def test_a_load_is_accounted_and_given_back(tiny: TinyFactory) -> None:
     budget = Budget(LEAST_LIMIT)
     with open_checkpoint(tiny("llama")[1]) as checkpoint:
         plan = resolve(checkpoint, find_architecture(checkpoint.architecture, "m"))
-        for _, tensor in stream(plan, checkpoint, torch.bfloat16, budget=budget):
-            assert 0 < budget.used <= budget.limit
-            assert tensor.numel()
+        with Workers(budget) as workers:
+            for _, tensor in stream(plan, checkpoint, torch.bfloat16, workers=workers):
+                assert 0 < budget.used <= budget.limit
+                assert tensor.numel()
     assert budget.used == 0 and 0 < budget.peak <= budget.limit
 
 
@@ -97,8 +99,9 @@ def test_what_can_never_fit_is_an_error_that_names_the_tensor(tmp_path: Path) ->
     path = experts_file(tmp_path / "m.gguf", 2, 2048, 6144)
     with open_checkpoint(path) as checkpoint:
         plan = replace(resolve(checkpoint, find_architecture("qwen3moe", "m")), missing=())
-        with pytest.raises(UsageError, match=r"tensor blk\.0\.ffn_gate_exps\.weight: \d+ MB .* 17 MB are allowed") as e:
-            next(stream(plan, checkpoint, torch.bfloat16, budget=Budget(16 * MIB)))
+        message = r"tensor blk\.0\.ffn_gate_exps\.weight: \d+ MB .* 17 MB are allowed"
+        with Workers(Budget(16 * MIB)) as workers, pytest.raises(UsageError, match=message) as e:
+            next(stream(plan, checkpoint, torch.bfloat16, workers=workers))
     assert e.value.hint == "Raise --max-host-memory."
 
 
