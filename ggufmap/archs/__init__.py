@@ -65,6 +65,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "minicpm": ("minicpm", "MINICPM"),
     "minicpm3": ("minicpm", "MINICPM3"),
     "minimax-m2": ("minimax", "MINIMAX_M2"),
+    "minimax-m3": ("minimax", "MINIMAX_M3"),
     "mistral3": ("mistral3", "MISTRAL3"),
     "nemotron": ("nemotron", "NEMOTRON"),
     "nemotron_h": ("nemotron_h", "NEMOTRON_H"),

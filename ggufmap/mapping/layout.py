@@ -76,6 +76,7 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "no_feed_forward": lambda layout, bid: _feed_forward(layout, bid) == 0,
     "routed": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" in layout.checkpoint.tensors,
     "unrouted": lambda layout, bid: f"blk.{bid}.ffn_gate_inp.weight" not in layout.checkpoint.tensors,
+    "indexed": lambda layout, bid: f"blk.{bid}.indexer.q_proj.weight" in layout.checkpoint.tensors,
     "fused_qkv": lambda layout, bid: f"blk.{bid}.attn_qkv.weight" in layout.checkpoint.tensors,
     "split_qkv": lambda layout, bid: f"blk.{bid}.attn_qkv.weight" not in layout.checkpoint.tensors,
     "linear_attention": lambda layout, bid: bid in layout.linear,

@@ -1,4 +1,4 @@
-"""Derived config values that one family alone needs: DBRX, PLaMo 3, Laguna, Hunyuan V3, Bailing MoE V3, HRM-Text."""
+"""Derived config values that one family alone needs, from DBRX to MiniMax M3."""
 
 from __future__ import annotations
 
@@ -121,6 +121,24 @@ def _prefix_lm(blocks: Layout) -> bool:
     return blocks.checkpoint.metadata.boolean(f"{blocks.checkpoint.architecture}.hrm.prefix_lm", False)
 
 
+def _minimax_sparse_attention(blocks: Layout) -> dict[str, JsonValue]:
+    """Which blocks have an index, and its sizes. The converter drops what every model has alike."""
+    indexed = blocks.blocks(("indexed",))
+    frequency: list[JsonValue] = [int(bid in indexed) for bid in blocks.trunk]
+    return {
+        "use_sparse_attention": True,
+        "sparse_index_dim": blocks.integer("attention.indexer.key_length"),
+        "sparse_num_index_heads": blocks.integer("attention.indexer.head_count"),
+        "sparse_topk_blocks": blocks.integer("attention.indexer.top_k"),
+        "sparse_block_size": blocks.integer("attention.indexer.block_size"),
+        "sparse_local_block": blocks.integer("attention.indexer.local_blocks"),
+        "sparse_init_block": 0,
+        "sparse_score_type": "max",
+        "sparse_disable_index_value": frequency,
+        "sparse_attention_freq": frequency,
+    }
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
@@ -136,4 +154,5 @@ DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "shared_expert_multiple": _shared_expert_multiple,
     "layer_group_size": _layer_group_size,
     "prefix_lm": _prefix_lm,
+    "minimax_sparse_attention": _minimax_sparse_attention,
 }

