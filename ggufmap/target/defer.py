@@ -15,6 +15,9 @@ import torch
 from torch import nn
 
 
+_HEADS = ("shared_head.head", "shared_head.output")  # the second is Step 3.5's name for it
+
+
 @dataclass(frozen=True, slots=True)
 class Deferral:
     """Which kinds of vocabulary module are deferred."""
@@ -69,6 +72,6 @@ def deferral_for(names: list[str]) -> Deferral:
     """What a draft made of these checkpoint tensors (dense or packed) lacks."""
     modules = [name.rpartition(".")[0] for name in names]
     return Deferral(
-        head=not any(module.endswith("shared_head.head") for module in modules),
+        head=not any(module.endswith(_HEADS) for module in modules),
         embedding=not any(module.endswith("embed_tokens") for module in modules),
     )

@@ -118,8 +118,11 @@ def _facts(made: Made) -> Result:
 def _on_gpu(made: Made, result: Result, tracer: Tracer) -> dict[str, Any]:
     """(g): as (c), with vLLM's classes for a GPU. Its kernels set limits to sizes that a tiny model may miss."""
     found = attempt(lambda: _trace(made, result, tracer))
-    refused = next((line for line in found["details"] if "No valid attention backend" in line), None)
-    return found if refused is None else state("impossible", ["no attention kernel has this tiny model's head sizes"])
+    if any("MLA" in line and "supported" in line for line in found["details"]):  # vLLM's list of its attention kernels
+        return state("impossible", ["no attention kernel has this tiny model's head sizes"])
+    if found["state"] == "no" and made.case.not_traced:
+        return state("impossible", [made.case.not_traced])
+    return found
 
 
 def _peer(made: Made, peer: Path) -> dict[str, Any]:
