@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-
 _HEADS = ("shared_head.head", "shared_head.output")  # the second is Step 3.5's name for it
 
 
