@@ -364,7 +364,7 @@ def test_runs_of_one_character_may_share_a_score(build: Build) -> None:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Iterator[Path]:
-    """160,000 merges (issue hf#40334: most of an hour in a converter that searches a list for each)."""
+    """160,000 merges (case G2, hf#40334: most of an hour in a converter that searches a list for each)."""
     letters = [chr(0x4E00 + i) for i in range(400)]
     pairs = [(a, b) for a in letters for b in letters]
     header = bpe() | {
