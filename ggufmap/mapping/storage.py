@@ -79,8 +79,8 @@ class Candidate:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The ggml types of its tensors, without repeats."""
-        return tuple(dict.fromkeys(type for part in self.parts for type in part.types))
+        """The ggml types of its tensors, sorted, without repeats."""
+        return tuple(sorted({type for part in self.parts for type in part.types}))
 
 
 Rule = Callable[[Candidate], str | None]

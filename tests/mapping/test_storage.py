@@ -131,7 +131,7 @@ def test_q8_0_beside_q4_0_beside_f16() -> None:
     made = Made().tensor("attn_q", "Q8_0", "qkv_proj", "q").tensor("attn_k", "Q4_0", "qkv_proj", "k")
     assert made.reasons() == {"qkv_proj": ""}
     made.tensor("attn_v", "F16", "qkv_proj", "v")
-    assert made.reasons() == {"qkv_proj": "F16 beside Q8_0, Q4_0: a layer is packed as a whole"}
+    assert made.reasons() == {"qkv_proj": "F16 beside Q4_0, Q8_0: a layer is packed as a whole"}
 
 
 def test_mixed_types_keep_their_own_widths() -> None:
@@ -201,6 +201,7 @@ def test_types_without_a_kernel_are_dense(type: str) -> None:
 
 @pytest.mark.parametrize(("kept", "reason"), [(512, ""), (256, ""), (128, "TP 8 cuts a block: 1024 columns of Q4_K")])
 def test_blocks_are_not_cut(kept: int, reason: str) -> None:
+    """Case F3."""
     found = Made().tensor("x", "Q4_K", "down_proj", columns=kept).reasons(tensor_parallel=8)
     assert re.match(re.escape(reason), found["down_proj"])
     assert bool(found["down_proj"]) is bool(reason)
@@ -208,6 +209,7 @@ def test_blocks_are_not_cut(kept: int, reason: str) -> None:
 
 @pytest.mark.parametrize(("elements", "packed"), [((1 << 31) - 1024, True), (1 << 31, False)])
 def test_parameters_of_two_to_the_31_are_dense(elements: int, packed: bool) -> None:
+    """Case K6."""
     found = Made().tensor("x", "Q8_0", "head", shape=(elements // 1024, 1024)).reasons()
     assert (found["head"] == "") is packed
     assert packed or "the kernels count to 2^31" in found["head"]

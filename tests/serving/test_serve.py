@@ -12,10 +12,18 @@ from support.converter import TinyFactory
 
 from ggufmap.archs import find_architecture
 from ggufmap.errors import MappingError, UsageError
-from ggufmap.mapping.plan import Unmapped
-from ggufmap.modeldir.manifest import read_manifest
+from ggufmap.mapping.plan import Role, StorageGroup, StoragePlan, Unmapped
+from ggufmap.modeldir.manifest import Packed, read_manifest
 from ggufmap.serving.preflight import Preflight, preflight
-from ggufmap.serving.serve import ServeCommand, check_gate, serve_command, speculative_config
+from ggufmap.serving.serve import (
+    ServeCommand,
+    check_gate,
+    online_quantisation,
+    serve_command,
+    speculative_config,
+    vllm_world,
+)
+from ggufmap.target.devices import World
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +157,41 @@ def test_a_draft_is_used_unless_somebody_says_otherwise(found: Preflight) -> Non
     assert speculative_config(drafted, ["--speculative-config", "{}"]) is None
     command = serve_command(drafted, [], speculation={"method": "mtp", "num_speculative_tokens": 2})
     assert value(command, "--speculative-config") == '{"method": "mtp", "num_speculative_tokens": 2}'
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "experts"),
+    [
+        (["-tp", "2"], 2, False),
+        (["--tensor-parallel-size=8", "--enable-expert-parallel"], 8, True),
+        (["--tensor_parallel_size", "4"], 4, False),
+        (["--enable_expert_parallel"], 1, True),
+    ],
+)
+def test_the_trace_is_of_one_of_the_users_ranks(options: list[str], ranks: int, experts: bool) -> None:
+    assert vllm_world(options) == World("", ranks, experts)
+
+
+def test_one_rank_is_no_special_world() -> None:
+    assert vllm_world([]) is None and vllm_world(["-tp", "1", "--port", "2"]) is None
+    with pytest.raises(UsageError, match="--tensor-parallel-size x: a number is expected"):
+        vllm_world(["-tp", "x"])
+
+
+def test_vllms_own_quantisation_is_seen() -> None:
+    assert online_quantisation(["--quantization", "fp8"]) == "fp8" == online_quantisation(["-q=fp8"])
+    assert online_quantisation([]) is None
+    with pytest.raises(UsageError, match="--quantization gguf is set by ggufmap serve itself"):
+        online_quantisation(["--quantization", "gguf"])
+
+
+def test_what_is_packed_stands_in_the_manifest_and_makes_another_folder(found: Preflight) -> None:
+    dense = folder(serve_command(found, []))
+    assert read_manifest(dense).packed == {}
+    group = StorageGroup(
+        Role.TARGET, "lm_head", ("output.weight",), ("Q8_0",), True, "", 1, 2, {"lm_head": {"": "Q8_0"}}
+    )
+    storage = StoragePlan("auto", (group,))
+    packed = folder(serve_command(replace(found, plan=replace(found.plan, storage=storage)), []))
+    assert packed != dense
+    assert read_manifest(packed).packed == {"target": Packed(("output.weight",), {"lm_head": {"": "Q8_0"}})}

@@ -11,69 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
-import libgguf
-import numpy as np
 import pytest
-from support import conformance, gguf_edit, packed_ops
-from support.conformance import Case
-from support.gguf_edit import Stored
+from support import conformance, packed_models, packed_ops
+from support.packed_models import LLAMA_MIXES, MOE_MIXES, TYPES, by_layer, quantised
 from support.packed_vllm import PackedVllm
 
 from ggufmap.mapping.memory import model_bytes
 from ggufmap.mapping.plan import Plan
-from ggufmap.mapping.storage import Storage
-from ggufmap.modeldir.build import build_model_dir
-from ggufmap.serving.preflight import preflight
-from ggufmap.serving.serve import packed_manifest
-from ggufmap.target.devices import World
 
 pytestmark = pytest.mark.timeout(1800)
 
-PACKED = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS")
-TYPES = (*PACKED, "MXFP4")
 ROUNDING = 1e-5
-# Wide enough that two ranks cut rows of 256-value blocks on their edges.
-SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1024}
-EXPERTS = {"head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
-# Layer by layer: one type each, then the mixtures of case C7.
-LLAMA_MIXES: tuple[dict[str, str], ...] = (
-    {"attn_q": "Q8_0", "attn_k": "Q4_0", "attn_v": "F16", "ffn_gate": "IQ4_XS", "ffn_up": "Q4_K", "ffn_down": "Q5_K"},
-    {"attn_q": "Q4_K", "attn_k": "Q8_0", "attn_v": "Q6_K", "ffn_gate": "Q4_K", "ffn_up": "MXFP4", "ffn_down": "Q4_K"},
-)
-MOE_MIXES: tuple[dict[str, str], ...] = (
-    {"ffn_gate_exps": "Q4_K", "ffn_up_exps": "Q4_K", "ffn_down_exps": "Q6_K"},
-    {"ffn_gate_exps": "Q4_K", "ffn_up_exps": "IQ4_XS", "ffn_down_exps": "Q4_K"},
-)
-Choice = Callable[[int, str], str]
-
-
-def by_layer(mixes: tuple[dict[str, str], ...], embedding: str, head: str) -> Choice:
-    """Layer number and module (`attn_q`) -> type."""
-
-    def choose(layer: int, module: str) -> str:
-        if layer < 0:
-            return embedding if module == "token_embd" else head
-        return TYPES[layer] if layer < len(TYPES) else mixes[layer - len(TYPES)].get(module, "Q8_0")
-
-    return choose
-
-
-def quantised(source: Path, out: Path, choose: Choice) -> Path:
-    """A copy of an F32 file with its matrices in the types that `choose` names."""
-    file = gguf_edit.read(source)
-    for name, tensor in file.tensors.items():
-        parts = name.split(".")
-        layer, module = (int(parts[1]), parts[2]) if parts[0] == "blk" else (-1, parts[0])
-        if len(tensor.shape) > 1 and "norm" not in name and module != "ffn_gate_inp":
-            file.tensors[name] = _stored(tensor.values, gguf.GGMLQuantizationType[choose(layer, module)])
-    return file.write(out)
-
-
-def _stored(values: Any, kind: gguf.GGMLQuantizationType) -> Stored:
-    if kind is gguf.GGMLQuantizationType.F16:
-        return Stored(kind, values.shape, values.astype(np.float16).tobytes())
-    return Stored(kind, values.shape, libgguf.quantize_rows(values.reshape(-1, values.shape[-1]), int(kind)).tobytes())
 
 
 @dataclass(frozen=True)
@@ -115,9 +63,9 @@ def run(vllm: PackedVllm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     root = tmp_path_factory.mktemp("packed")
     layers = len(TYPES) + 2
     cases = {
-        "llama": Case("llama", "LlamaForCausalLM", {**SIZES, "num_hidden_layers": layers}, tokenizer="llama3"),
-        "moe": Case("moe", "Qwen3MoeForCausalLM", {**SIZES, **EXPERTS, "num_hidden_layers": layers}),
-        "small": Case("small", "LlamaForCausalLM", {**SIZES, "num_hidden_layers": 1}, tokenizer="llama3"),
+        "llama": packed_models.llama(layers),
+        "moe": packed_models.moe(layers),
+        "small": packed_models.llama(1),
     }
     choices = {
         "llama": by_layer(LLAMA_MIXES, "Q4_0", "Q8_0"),
@@ -131,7 +79,7 @@ def run(vllm: PackedVllm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
         if (name, ranks) not in done:
             case = name if name in cases else "small"
             if case not in sources:
-                sources[case] = conformance.make(cases[case], root).gguf
+                sources[case] = conformance.make(cases[case], root / case).gguf
             path = root / f"{name}.gguf"
             if not path.exists():
                 quantised(sources[case], path, choices[name])
@@ -142,15 +90,9 @@ def run(vllm: PackedVllm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 
 def _run(vllm: PackedVllm, path: Path, ranks: int, root: Path) -> Found:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GGUFMAP_CACHE", str(root / "cache"))
-        with vllm.answering():
-            found = preflight(path, storage=Storage.AUTO, world=World("", ranks, False))
-        with found.checkpoint:
-            dense = build_model_dir(found.checkpoint, found.config)
-            packed = build_model_dir(found.checkpoint, found.config, packed=packed_manifest(found.plan))
-    answer = vllm.ask("layers", {"packed": str(packed), "dense": str(dense), "ranks": ranks})
-    return Found(found.plan, [{layer["path"]: layer for layer in rank} for rank in answer])
+    made = packed_models.folders(vllm, path, root / "cache", ranks)
+    answer = vllm.ask("layers", {"packed": str(made.packed), "dense": str(made.dense), "ranks": ranks})
+    return Found(made.plan, [{layer["path"]: layer for layer in rank} for rank in answer])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -162,7 +104,7 @@ def test_linear_layers_of_every_type_and_mixture(run: Runner, ranks: int) -> Non
             reason = "no kernel for MXFP4" if type == "MXFP4" else ""
             assert found.reason(f"model.layers.{layer}.{module}") == reason
     mixed, other = (f"model.layers.{len(TYPES) + index}" for index in range(2))
-    assert found.reason(f"{mixed}.self_attn.qkv_proj") == "F16 beside Q8_0, Q4_0: a layer is packed as a whole"
+    assert found.reason(f"{mixed}.self_attn.qkv_proj") == "F16 beside Q4_0, Q8_0: a layer is packed as a whole"
     assert found.reason(f"{mixed}.mlp.gate_up_proj") == ""
     assert found.reason(f"{other}.self_attn.qkv_proj") == ""
     assert found.reason(f"{other}.mlp.gate_up_proj") == "no kernel for MXFP4"
