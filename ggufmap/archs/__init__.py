@@ -51,6 +51,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "hrm_text": ("hrm_text", "HRM_TEXT"),
     "hunyuan-dense": ("hunyuan", "HUNYUAN_DENSE"),
     "hy_v3": ("hunyuan_v3", "HY_V3"),
+    "hy_v4": ("hunyuan_v4", "HY_V4"),
     "internlm2": ("internlm", "INTERNLM2"),
     "jamba": ("jamba", "JAMBA"),
     "kimi-linear": ("kimi", "KIMI_LINEAR"),

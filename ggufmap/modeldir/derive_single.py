@@ -139,6 +139,19 @@ def _minimax_sparse_attention(blocks: Layout) -> dict[str, JsonValue]:
     }
 
 
+def _hy_layer_types(blocks: Layout) -> list[JsonValue]:
+    """All sparse, or none: blocks without an indexer of their own use another's."""
+    kind = "deepseek_sparse_attention" if blocks.has("attention.indexer.head_count") else "full_attention"
+    return [kind for _ in blocks.trunk]
+
+
+def _hy_gating_type(blocks: Layout) -> str:
+    """A gate per head, or one per value of each head."""
+    gate = blocks.checkpoint.tensors.get("blk.0.attn_gate.weight")
+    per_head = gate is not None and gate.shape[0] == blocks.integer("attention.head_count")
+    return "headwise" if per_head else "elementwise"
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
@@ -155,4 +168,6 @@ DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "layer_group_size": _layer_group_size,
     "prefix_lm": _prefix_lm,
     "minimax_sparse_attention": _minimax_sparse_attention,
+    "hy_gating_type": _hy_gating_type,
+    "hy_layer_types": _hy_layer_types,
 }

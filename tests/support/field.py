@@ -16,6 +16,8 @@ from support import assets
 
 REASONS: Mapping[str, str] = {
     "DeciLMForCausalLM": "vLLM reads block_configs as objects of the repository's own config class (remote code)",
+    "NemotronHPuzzleForCausalLM": "block sizes come from the repository's get_nemotron_h_config_for_layer; without it "
+    "vLLM says: model type `nemotron_h_puzzle` but Transformers does not recognize this architecture",
 }
 """Classes of the field without a case, with the reason."""
 

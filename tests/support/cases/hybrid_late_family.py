@@ -1,4 +1,4 @@
-"""Bailing MoE V3 and MiniMax M3: families with attention of their own kinds."""
+"""Bailing MoE V3, MiniMax M3 and Hunyuan V4: families with attention of their own kinds."""
 
 from __future__ import annotations
 
@@ -164,7 +164,93 @@ def _minimax3() -> Shapes:
     return found
 
 
+_HY4: dict[str, Any] = {
+    **BASE,
+    **TOKENS["qwen"],
+    "architectures": ["HYV4ForCausalLM"],
+    "model_type": "hy_v4",
+    "num_hidden_layers": 4,
+    "num_attention_heads": _HEADS,
+    "num_key_value_heads": _HEADS,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 256,
+    "head_dim": 64,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "first_k_dense_replace": 1,
+    "n_routed_experts": _EXPERTS,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": _WIDTH,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+    "layer_types": ["deepseek_sparse_attention"] * 4,
+    "indexer_types": ["full", "full", "shared", "full"],
+    "index_n_heads": 4,
+    "index_head_dim": 128,
+    "index_topk": 64,
+    "hc_mult": 4,
+    "hc_eps": 1e-6,
+    "hc_magnitude": 2.0,
+    "enable_ihc": True,
+    "gated_mla": True,
+    "gating_type": "elementwise",
+    "learnable_sink": True,
+    "enable_lm_head_fp32": True,
+    "swiglu_limit": 10.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 600000.0},
+}
+
+
+def _hyper(name: str, mult: int) -> Shapes:
+    """Independent hyper-connections: a gate in and one out for each channel."""
+    return {f"{name}.hc_fn": (2 * mult, mult * HIDDEN), f"{name}.hc_base": (2 * mult,), f"{name}.hc_scale": (2,)}
+
+
+def _hy4(config: dict[str, Any]) -> Shapes:
+    mult, heads, index = config["hc_mult"], config["index_n_heads"], config["index_head_dim"]
+    values_size = _HEADS * config["v_head_dim"]
+    head = {"hc_head_fn": (mult, mult * HIDDEN), "hc_head_base": (mult,), "hc_head_scale": (1,)}
+    found = {**outside(HIDDEN), **below("model.hc_head", head)}
+    renames = {"attention.dense.": "self_attn.o_proj.", "attention.": "self_attn."}
+    for bid, kind in enumerate(config["indexer_types"]):
+        block = norms(HIDDEN, "input_layernorm", "post_attention_layernorm")
+        for name, shape in _mla(config).items():
+            if "g_proj" not in name:
+                old = next(old for old in renames if name.startswith(old))
+                block[name.replace(old, renames[old], 1)] = shape
+        block |= {"self_attn.linear_gate.weight": (values_size, HIDDEN), "self_attn.learnable_sink_param": (_HEADS,)}
+        block |= _hyper("hc_attn_layer.hc_pre", mult) | _hyper("hc_mlp_layer.hc_pre", mult)
+        if kind == "full":
+            part: Shapes = {"wq_b.weight": (heads * index, config["q_lora_rank"]), "wk.weight": (index, HIDDEN)}
+            part |= {"k_norm.weight": (index,), "k_norm.bias": (index,), "weights_proj.weight": (heads, HIDDEN)}
+            block |= below("self_attn.indexer", part)
+        if bid:
+            block |= {"mlp.gate.weight": (_EXPERTS, HIDDEN), "mlp.gate.e_score_correction_bias": (_EXPERTS,)}
+            block["mlp.experts.gate_up_proj"] = (_EXPERTS, 2 * _WIDTH, HIDDEN)
+            block["mlp.experts.down_proj"] = (_EXPERTS, HIDDEN, _WIDTH)
+            block |= gated("mlp.shared_experts", HIDDEN, _WIDTH)
+        else:
+            block |= gated("mlp", HIDDEN, 512)
+        found |= below(f"model.layers.{bid}", block)
+    return found
+
+
 CASES = (
+    Case(
+        "hy_v4",
+        "HYV4ForCausalLM",
+        write=writer("hy_v4", _HY4, _hy4(_HY4)),
+        pre="hy_v4",
+        raw_config=True,
+        not_run="vLLM's CPU platform has no sparse attention",
+    ),
     Case(
         "minimax_m3",
         "MiniMaxM3SparseForCausalLM",
