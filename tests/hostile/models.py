@@ -13,6 +13,20 @@ from support.gguf_bytes import ARRAY, INT32, STRING, UINT8, UINT32, UINT64, Arra
 CASES = Table()
 _add = CASES.put
 
+NO_TOKENIZER: small.Metadata = {
+    "tokenizer.ggml.model": (STRING, "none"),
+    "llama.vocab_size": (UINT32, small.VOCAB),
+}
+"""llama.cpp asks for a tokenizer, or for these."""
+
+
+_WHY = {
+    "split.count differs": "llama.cpp asks only the first file; a file that says otherwise is of another set",
+    "another architecture": "llama.cpp asks only the first file; a file that says otherwise is of another model",
+    "epsilon is NaN": "every value that is normalised with it becomes NaN",
+    "name is no UTF-8": "names are text by the specification, and are shown",
+}
+
 
 def split_set(*changes: tuple[int, str, tuple[int, Any] | None], count: int = 3, prefix: str = "s") -> dict[str, bytes]:
     """A small Llama in `count` files; each change sets (or removes) a key of one of them."""
@@ -20,7 +34,7 @@ def split_set(*changes: tuple[int, str, tuple[int, Any] | None], count: int = 3,
     parts = [everything[i::count] for i in range(count)]
     found = {}
     for index, part in enumerate(parts):
-        meta: small.Metadata = dict(small.llama_metadata()) if index == 0 else {}
+        meta: small.Metadata = small.llama_metadata() | NO_TOKENIZER if index == 0 else {}
         meta |= {
             "split.no": (gb.UINT16, index),
             "split.count": (gb.UINT16, count),
@@ -36,13 +50,14 @@ def split_set(*changes: tuple[int, str, tuple[int, Any] | None], count: int = 3,
 
 def _splits() -> None:
     kind = "splits"
-    _add(kind, "a whole set", split_set, None)
+    _add(kind, "a whole set", split_set, None, stage="set")
     second = "s-00002-of-00003.gguf"
     _add(
         kind,
         "a split is missing",
         lambda: {k: v for k, v in split_set().items() if k != second},
         rf"1 of 3 splits are missing: {second}",
+        stage="set",
     )
     for name, change, message in (
         ("split.no twice", (2, "split.no", (gb.UINT16, 1)), "split.no is 1, expected 2"),
@@ -59,7 +74,7 @@ def _splits() -> None:
             "general.architecture is gpt2, the fir",
         ),
     ):
-        _add(kind, name, lambda change=change: split_set(change), message)
+        _add(kind, name, lambda change=change: split_set(change), message, stage="set", why=_WHY.get(name, ""))
 
     def duplicate() -> dict[str, bytes]:
         files = split_set((0, "split.tensors.count", None), (1, "split.tensors.count", None), count=2)
@@ -67,13 +82,19 @@ def _splits() -> None:
         meta: small.Metadata = {"split.no": (gb.UINT16, 1), "split.count": (gb.UINT16, 2)}
         return files | {last: small.encode(meta, [small.tensor("token_embd.weight", small.VOCAB, small.HIDDEN)])}
 
-    _add(kind, "a tensor in two splits", duplicate, "tensor token_embd.weight is also in .*s-00001-of-00002.gguf")
+    _add(
+        kind,
+        "a tensor in two splits",
+        duplicate,
+        "tensor token_embd.weight is also in .*s-00001-of-00002.gguf",
+        stage="set",
+    )
 
 
 def model(change: small.Metadata, drop: tuple[str, ...] = ()) -> bytes:
     """A small Llama with these keys instead of its own."""
     meta = {k: v for k, v in small.llama_metadata().items() if k not in drop}
-    return small.encode(meta | change, small.llama_tensors())
+    return small.encode(meta | NO_TOKENIZER | change, small.llama_tensors())
 
 
 def _configs() -> None:
@@ -94,7 +115,7 @@ def _configs() -> None:
         ("name is no UTF-8", {"general.name": (STRING, b"\xff\xfe")}, "general.name is not valid UTF-8"),
         ("name is a number", {"general.name": (UINT32, 1)}, "general.name should be a string, found u32"),
     ):
-        _add(kind, name, lambda change=change: model(change), message, stage="config")
+        _add(kind, name, lambda change=change: model(change), message, stage="config", why=_WHY.get(name, ""))
     _add(
         kind,
         "file type is text",
@@ -160,7 +181,12 @@ def _tokenizers() -> None:
     add("a good BPE vocabulary", vocabulary, None)
     add("a good SentencePiece vocabulary", spm, None)
     add("no tokens", lambda: vocabulary(tokens=None), "tokenizer.ggml.tokens is missing")
-    add("an empty list", lambda: vocabulary(tokens=(ARRAY, Array(STRING, []))), "tokenizer.ggml.tokens is empty")
+    add(
+        "an empty list",
+        lambda: vocabulary(tokens=(ARRAY, Array(STRING, []))),
+        "tokenizer.ggml.tokens is empty",
+        why="a vocabulary without tokens encodes nothing",
+    )
     add("tokens are numbers", lambda: vocabulary(tokens=(ARRAY, Array(UINT8, [1]))), "should be an array of strings")
     add(
         "tokens are one string",
@@ -200,7 +226,12 @@ def _tokenizers() -> None:
             rf"{key}_token_id is 258, but the vocabulary has 258 tokens",
             why="an id that no token has is never produced, so an answer would never end",
         )
-    add("bos 2^32-1", lambda: vocabulary(bos_token_id=(UINT32, (1 << 32) - 1)), r"bos_token_id is 4294967295, but the")
+    add(
+        "bos 2^32-1",
+        lambda: vocabulary(bos_token_id=(UINT32, (1 << 32) - 1)),
+        r"bos_token_id is 4294967295, but the",
+        why="no token has this id; for llama.cpp it means none",
+    )
     add("padding beyond the list", lambda: vocabulary(padding_token_id=(UINT32, 999)), None)
     add("eos is text", lambda: vocabulary(eos_token_id=(STRING, "2")), "eos_token_id should be an integer")
     add("no merges", lambda: vocabulary(merges=None), "tokenizer.ggml.merges is missing")
@@ -231,11 +262,17 @@ def _tokenizers() -> None:
             lambda text=text: spm(tokens=(ARRAY, Array(STRING, [*bytes_[:258], text, *bytes_[259:]]))),
             None,
         )
-    add("chat template is a number", lambda: vocabulary(chat_template=(UINT32, 7)), "chat_template should be a string")
+    add(
+        "chat template is a number",
+        lambda: vocabulary(chat_template=(UINT32, 7)),
+        "chat_template should be a string",
+        why="a template is text; llama.cpp goes on without one",
+    )
     add(
         "chat template is no UTF-8",
         lambda: vocabulary(chat_template=(STRING, b"{{ '\xff' }}")),
         "chat_template is not valid UTF-8",
+        why="a template is text; llama.cpp hands the bytes on",
     )
 
 
