@@ -44,6 +44,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "glm5next": ("glm", "GLM5_NEXT"),
     "gpt-oss": ("gpt_oss", "GPT_OSS"),
     "gpt2": ("gpt2", "GPT2"),
+    "gptneox": ("gptneox", "GPTNEOX"),
     "granite": ("granite", "GRANITE"),
     "granite_swa": ("granite", "GRANITE_SWA"),
     "granitehybrid": ("granite", "GRANITE_HYBRID"),

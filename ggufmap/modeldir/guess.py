@@ -16,7 +16,6 @@ _ALWAYS: tuple[ConfigRow, ...] = (
     *COMMON_CONFIG,
     *(header(key, "attention.layer_norm_epsilon") for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_eps")),
     derived("rope_parameters"),
-    derived("attention_bias", "qkv_bias"),
     derived("mlp_bias"),
     derived("use_qk_norm", "qk_norm"),
 )
@@ -31,7 +30,8 @@ _EXPERTS: tuple[ConfigRow, ...] = (
 def guess_config(checkpoint: Checkpoint, architecture: Architecture) -> tuple[ConfigRow, ...]:
     """The rows that can be read or computed from this header."""
     blocks = layout(checkpoint, architecture)
-    rows = _ALWAYS
+    fused = "blk.0.attn_qkv.weight" in checkpoint.tensors
+    rows = (*_ALWAYS, derived("attention_bias", "fused_qkv_bias" if fused else "qkv_bias"))
     if blocks.integer("expert_count", 0):
         rows += _EXPERTS
     if blocks.has("attention.kv_lora_rank"):
