@@ -34,6 +34,9 @@ TYPE = Limit("ggml type", 1023, "ggml has 43, forks use ids up to 156; those unk
 ELEMENTS = Limit(
     "elements of a tensor", (1 << 63) - 1, "ggml counts in int64; a size in bytes has no limit but the file"
 )
+LIST = Limit(
+    "entries of a list that is used", 1 << 21, "as many as strings: none has more entries than tokens or merges"
+)
 ARRAY_LENGTH = Limit("array length", (1 << 63) - 1, "the bytes that remain are the real limit")
 ALIGNMENT = Limit(
     "general.alignment",
@@ -55,6 +58,7 @@ TABLE = (
     TYPE,
     ELEMENTS,
     ARRAY_LENGTH,
+    LIST,
     ALIGNMENT,
 )
 """All of them, in the order in which a parser meets them."""

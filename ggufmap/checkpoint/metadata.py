@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ggufmap.checkpoint.limits import LIST
 from ggufmap.checkpoint.source import ByteSource
 from ggufmap.errors import MetadataError
 
@@ -179,6 +180,10 @@ class Metadata(Mapping[str, Value]):
         value = self._required(key)
         if not isinstance(value.data, Array) or value.data.element not in elements:
             raise MetadataError(f"{self.file}: metadata key {key} should be {wanted}, found {value.type_name}")
+        if value.data.count > LIST.most:  # to skip an array costs nothing, to have it in Python does
+            raise MetadataError(
+                f"{self.file}: metadata key {key} has {value.data.count} entries, allowed are {LIST.most}"
+            )
         return value.data
 
     def _scalar(

@@ -46,6 +46,7 @@ def serve(
     ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
     """
     from ggufmap.mapping.storage import Storage
+    from ggufmap.modeldir.build import tokenizer_warnings
     from ggufmap.report.console import print_plan
     from ggufmap.serving.chat import chat_arguments
     from ggufmap.serving.preflight import preflight
@@ -85,6 +86,8 @@ def serve(
             note(said, "bold red")
         speculation = speculative_config(found, extra, enabled=not no_mtp, tokens=num_speculative_tokens)
         command = serve_command(found, (*chat, *extra), tokenizer=tokenizer, speculation=speculation, memory=memory)
+        for odd in tokenizer_warnings(found.checkpoint) if tokenizer is None else ():
+            note(f"tokenizer: {odd}", "yellow")
     if dry_run:
         settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
         typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())

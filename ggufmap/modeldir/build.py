@@ -98,6 +98,15 @@ def add_model_files(
         raise UsageError(f"{e.filename or folder}: cannot be written: {e.strerror}") from e
 
 
+def tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What is odd about the file's token list, in sentences. Builds the tokenizer, or finds it built.
+
+    Raises UnsupportedError when it cannot be built.
+    """
+    manifest = _built_tokenizer(checkpoint, checkpoint.header_hash()) / MANIFEST
+    return tuple(json.loads(manifest.read_text(encoding="utf-8"))["warnings"])
+
+
 def _write_files(
     folder: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str
 ) -> None:

@@ -1,7 +1,7 @@
 """One target, many files, in one process: with atheris (coverage shows the way) where it is installed, else by chance.
 
-Arguments: target, folder for findings, number of files, seconds. The figures are in FOLDER/TARGET.json, a file that
-raises or hangs beside it; the loop goes on.
+Arguments: target, folder for findings, number of files, seconds. The figures are in FOLDER/TARGET.ENGINE.json, a file
+that raises or hangs beside it; the loop goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from typing import Any
 HANG = 10.0
 """CPU seconds of one file."""
 
+ATHERIS, MUTATIONS = "atheris", "mutations"
+
 _WRITE_EVERY = 500
+
+
+def engine() -> str:
+    """What makes the files here."""
+    return MUTATIONS if importlib.util.find_spec("atheris") is None else ATHERIS
+
+
+def result(folder: Path, target: str, engine: str) -> Path:
+    """Where the figures are."""
+    return folder / f"{target}.{engine}.json"
 
 
 class Hang(BaseException):
@@ -30,12 +42,11 @@ class Hang(BaseException):
 class Loop:
     """Runs the target on one file after another and keeps the figures."""
 
-    def __init__(self, name: str, check: Any, folder: Path, files: int) -> None:
-        self.name, self.check, self.folder, self.most = name, check, folder, files
+    def __init__(self, name: str, engine: str, check: Any, folder: Path, files: int) -> None:
+        self.name, self.engine, self.check, self.folder, self.most = name, engine, check, folder, files
         self.files = 0
         self.slowest = 0.0
         self.found: dict[str, str] = {}
-        self.engine = ""
         self.base = self.peak()
         signal.signal(signal.SIGPROF, self._hang)
 
@@ -72,7 +83,7 @@ class Loop:
             "peak_bytes": self.peak(),
             "start_bytes": self.base,
         }
-        (self.folder / f"{self.name}.json").write_text(json.dumps(figures, indent=1))
+        result(self.folder, self.name, self.engine).write_text(json.dumps(figures, indent=1))
 
     def _keep(self, where: str, data: bytes) -> None:
         if where not in self.found:
@@ -90,18 +101,17 @@ class Loop:
 def main() -> None:
     """See the module."""
     name, place, files, seconds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    if importlib.util.find_spec("atheris") is None:
-        _by_chance(name, place, files, seconds)
-    else:
+    if engine() == ATHERIS:
         _guided(name, place, files, seconds)
+    else:
+        _by_chance(name, place, files, seconds)
 
 
 def _by_chance(name: str, place: Path, files: int, seconds: int) -> None:
     from hostile.mutate import mutations
     from hostile.targets import TARGETS
 
-    loop = Loop(name, TARGETS[name].check, place, files)
-    loop.engine = "seeded mutations"
+    loop = Loop(name, MUTATIONS, TARGETS[name].check, place, files)
     until = time.monotonic() + seconds
     for data in mutations(TARGETS[name].seeds(), seed=time.time_ns()):
         loop.one(data)
@@ -115,8 +125,7 @@ def _guided(name: str, place: Path, files: int, seconds: int) -> None:
 
     with atheris.instrument_imports(include=["ggufmap"]):
         from hostile.targets import TARGETS
-    loop = Loop(name, TARGETS[name].check, place, files)
-    loop.engine = "atheris"
+    loop = Loop(name, ATHERIS, TARGETS[name].check, place, files)
     corpus = place / f"{name}-corpus"
     corpus.mkdir(exist_ok=True)
     for data in TARGETS[name].seeds():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
 from hostile.case import Table
 from support import gguf_bytes as gb
 from support import small_models as small
-from support.gguf_bytes import ARRAY, INT32, STRING, UINT8, UINT32, UINT64, Array
+from support.gguf_bytes import ARRAY, INT32, STRING, UINT8, UINT32, UINT64, Array, Raw
 
 CASES = Table()
 _add = CASES.put
@@ -108,6 +109,11 @@ def _configs() -> None:
         ("block count 2^32-1", {"llama.block_count": (UINT32, (1 << 32) - 1)}, "block_count"),
         ("block count -1", {"llama.block_count": (INT32, -1)}, "block_count"),
         ("heads 0", {"llama.attention.head_count": (UINT32, 0)}, "head_count"),
+        (
+            "three million heads",
+            {"llama.attention.head_count": (ARRAY, Raw(struct.pack("<IQ", UINT8, 3_000_000) + bytes(3_000_000)))},
+            "llama.attention.head_count has 3000000 entries, allowed are 2097152",
+        ),
         ("epsilon is NaN", {"llama.attention.layer_norm_rms_epsilon": (gb.FLOAT32, float("nan"))}, "finite number"),
         ("architecture is a number", {"general.architecture": (UINT32, 1)}, "general.architecture should be a string"),
         ("architecture is empty", {"general.architecture": (STRING, "")}, "architecture"),
