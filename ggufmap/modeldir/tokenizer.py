@@ -28,7 +28,7 @@ _CHAT_TEMPLATE = "tokenizer.chat_template"
 # For the model types of these architectures transformers 5 ignores `tokenizer_class` and builds a Qwen tokenizer of
 # its own (NFC, other patterns) from the vocabulary: MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS, 5.19.0. A reference to
 # a module leads it past that, to `tokenizer_class`, without loading the module unless remote code is trusted.
-_REBUILT = ("qwen2", "qwen35", "qwen35moe")
+_REBUILT = ("qwen2", "qwen2vl", "qwen35", "qwen35moe")
 _MODULE = "tokenization_ggufmap"
 _MODULE_TEXT = '''"""tokenizer.json as it is (see ggufmap, modeldir/tokenizer.py)."""
 
