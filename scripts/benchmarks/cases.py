@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from typing import Any
 Result = dict[str, Any]
 
 PIECE = 1 << 20  # values
+MEMORY = 1 << 30  # bytes: the default budget
 HANGS_S = 120
 
 
@@ -116,8 +118,48 @@ def _model_dir(model: Path, scratch: Path) -> Path:
         return build_model_dir(checkpoint, config)
 
 
+def load_safetensors(model: Path, _: Path) -> Result:
+    """vLLM's own load of what `ggufmap export` made of the file: the same values, in bfloat16."""
+    from vllm.config import LoadConfig, set_current_vllm_config
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    target, config = _vllm_model_and_config(exported(model))
+    loader = DefaultModelLoader(LoadConfig(load_format="safetensors", use_tqdm_on_load=False))
+    result: Result = {}
+    with set_current_vllm_config(config), measured(result):
+        loader.load_weights(target, config.model_config)
+    result["destination"] = sum(p.numel() * p.element_size() for p in target.parameters())
+    return result
+
+
+def exported(model: Path) -> Path:
+    """Where the file's export is."""
+    return model.with_name(f"{model.stem}-bf16")
+
+
+def stream_ours(model: Path, _: Path) -> Result:
+    """What `ggufmap bench` does: the whole load, into one reused piece of memory, so that any size fits."""
+    import torch
+
+    from ggufmap.archs import find_architecture
+    from ggufmap.checkpoint import open_checkpoint
+    from ggufmap.mapping import resolve
+    from ggufmap.stream.measure import measure
+
+    result: Result = {}
+    with open_checkpoint(model) as checkpoint:
+        plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(model)))
+        with measured(result):
+            found = measure(plan, checkpoint, torch.bfloat16, MEMORY)
+    return {**result, "seconds": found.load_s, "bytes": found.stored_bytes, "bound": found.bound_s}
+
+
 def _vllm_model(folder: Path) -> Any:
-    """vLLM's model for the folder, on the CPU, its parameters not yet filled."""
+    return _vllm_model_and_config(folder)[0]
+
+
+def _vllm_model_and_config(folder: Path) -> tuple[Any, Any]:
+    """vLLM's model for the folder, on the CPU, its parameters not yet filled, and its config."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
@@ -130,10 +172,10 @@ def _vllm_model(folder: Path) -> Any:
     )
     config = args.create_engine_config()
     with set_current_vllm_config(config):
-        init_distributed_environment(1, 0, (folder.parent / f"rendezvous-{os.getpid()}").as_uri(), 0, "gloo")
+        init_distributed_environment(1, 0, (Path(tempfile.mkdtemp()) / "rendezvous").as_uri(), 0, "gloo")
         initialize_model_parallel(1, 1)
         with set_default_torch_dtype(torch.bfloat16), torch.device("cpu"):
-            return initialize_model(vllm_config=config)
+            return initialize_model(vllm_config=config), config
 
 
 def load_bound(model: Path, _: Path) -> Result:
@@ -261,6 +303,8 @@ CASES: dict[str, Callable[[Path, Path], Result]] = {
         audit_offline,
         load_bound,
         load_ours,
+        load_safetensors,
+        stream_ours,
         load_llama_cpp,
         load_transformers,
         load_plugin,

@@ -22,12 +22,17 @@ from typing import Any
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
 
+from cases import exported  # noqa: E402
 from fetch_assets import assets_dir, fetch_gemma  # noqa: E402
+from synthesize import qwen3_moe, write  # noqa: E402
 
 PEERS = ("vllm-gguf-plugin==0.0.5", "accelerate==1.15.0")  # transformers wants the second to read a GGUF file
 TIMEOUT_S = 900
 TRIES = 3
 
+# Blocks of the synthetic mixture of experts, 345 MB each; what runs on it is named `moe6_load_ours`.
+MOE = "moe"
+SCALING = (3, 6, 12, 24)
 # Case -> what it does. Ours first; the order is that of the table.
 TITLES = {
     "header_ours": "open the header: ggufmap",
@@ -36,14 +41,22 @@ TITLES = {
     "audit_offline": "ggufmap audit --offline, process start to exit",
     "load_ours": "load: ggufmap into vLLM's model, bfloat16",
     "load_bound": "  read every byte, write every value: no less is possible",
+    "load_safetensors": "  vLLM's own load of the exported bfloat16 checkpoint",
     "load_llama_cpp": "  llama.cpp, packed, its own layout",
     "load_transformers": "  transformers from_pretrained(gguf_file=...), bfloat16",
     "load_plugin": "  vllm-gguf-plugin 0.0.5, prepare + iterate, packed, written nowhere",
     "tokenizer_cold": "tokenizer and config, nothing cached: ggufmap",
     "tokenizer_cached": "  from the cache: ggufmap",
     "tokenizer_transformers": "  transformers AutoTokenizer(gguf_file=...)",
+    "moe6_load_ours": "load, experts in Q4_K, 2.1 GB: ggufmap into vLLM's model, bfloat16",
+    "moe6_load_bound": "  read every byte, write every value",
+    "moe6_load_safetensors": "  vLLM's own load of the exported bfloat16 checkpoint",
+    "moe1_load_ours": "the same with one block, 0.36 GB: ggufmap",
+    "moe1_load_transformers": "  transformers from_pretrained(gguf_file=...), bfloat16",
+    "moe1_load_plugin": "  vllm-gguf-plugin 0.0.5, prepare + iterate, packed, written nowhere",
+    **{f"moe{blocks}_stream_ours": f"into reused memory, {blocks} blocks: ggufmap bench" for blocks in SCALING},
 }
-SLOW = {"header_gguf_py", "load_transformers", "load_plugin", "tokenizer_transformers"}
+SLOW = ("header_gguf_py", "load_transformers", "load_plugin", "tokenizer_transformers")
 # (case, against, times faster at least) and (case, seconds at most)
 RATIOS = (
     ("header_ours", "header_gguf_py", 50.0),
@@ -52,6 +65,11 @@ RATIOS = (
     ("load_ours", "load_plugin", 20.0),
     ("load_ours", "load_llama_cpp", 1.0),
     ("load_ours", "load_bound", 1 / 1.5),
+    ("load_ours", "load_safetensors", 1 / 1.3),
+    ("moe6_load_ours", "moe6_load_bound", 1 / 1.5),
+    ("moe6_load_ours", "moe6_load_safetensors", 1 / 1.3),
+    ("moe1_load_ours", "moe1_load_transformers", 20.0),
+    ("moe1_load_ours", "moe1_load_plugin", 20.0),
     ("tokenizer_cold", "tokenizer_transformers", None),
 )
 LIMITS = {"audit_offline": 1.0, "tokenizer_cold": 3.0, "tokenizer_cached": 0.2}
@@ -72,6 +90,40 @@ def peer_folder() -> Path:
     return folder
 
 
+def case_of(name: str) -> str:
+    """The function in cases.py."""
+    return name.split("_", 1)[1] if name.startswith(MOE) else name
+
+
+def model_of(name: str) -> Path:
+    """The file that a case runs on, made when it is not there."""
+    if not name.startswith(MOE):
+        return fetch_gemma()
+    made = qwen3_moe(int(name.split("_")[0].removeprefix(MOE)))
+    path = assets_dir() / "synthetic" / f"{made.name}.gguf"
+    if not path.exists():
+        print(f"bench: writing {path.name}", file=sys.stderr, flush=True)
+        write(made, path.parent / "partial", data=True)[0].rename(path)
+    return path
+
+
+def export_of(model: Path) -> None:
+    """What `ggufmap export` makes of a file, beside it; a killed one goes on."""
+    folder = exported(model)
+    if not (folder / "model.safetensors.index.json").exists():
+        print(f"bench: exporting {model.name}", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "ggufmap.cli.main", "export", str(model), "-o", str(folder)]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def into_page_cache(model: Path, *folders: Path) -> None:
+    """So that everyone finds it there."""
+    for path in (model, *(file for folder in folders for file in folder.glob("*.safetensors"))):
+        with path.open("rb", buffering=0) as file:
+            while file.read(1 << 24):
+                pass
+
+
 def run_case(name: str, model: Path, scratch: Path) -> Result:
     """One run in a fresh process. {"error": its last words} when it fails."""
     environment = {
@@ -82,9 +134,10 @@ def run_case(name: str, model: Path, scratch: Path) -> Result:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
     }
-    if name in ("load_plugin", "load_transformers"):
+    case = case_of(name)
+    if case in ("load_plugin", "load_transformers"):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(peer_folder()), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, str(SCRIPTS / "benchmarks" / "cases.py"), name, str(model), str(scratch)]
+    command = [sys.executable, str(SCRIPTS / "benchmarks" / "cases.py"), case, str(model), str(scratch)]
     for _ in range(TRIES):
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -99,17 +152,16 @@ def run_case(name: str, model: Path, scratch: Path) -> Result:
     return result
 
 
-def measure(names: Sequence[str], runs: int, model: Path) -> dict[str, list[Result]]:
+def measure(names: Sequence[str], runs: int) -> dict[str, list[Result]]:
     """All runs of all cases, round by round; slow peers sit out half of the rounds."""
     found: dict[str, list[Result]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="ggufmap-bench-") as scratch:
         for turn in range(runs):
-            with model.open("rb") as file:  # into the page cache, for everyone
-                while file.read(1 << 24):
-                    pass
             for name in names:
-                if name in SLOW and turn % 2:
+                if case_of(name) in SLOW and turn % 2:
                     continue
+                model = model_of(name)
+                into_page_cache(model, *([exported(model)] if "safetensors" in name else []))
                 result = run_case(name, model, Path(scratch))
                 found[name].append(result)
                 shown = result.get("error") or f"{result['seconds']:.3f} s"
@@ -132,6 +184,7 @@ def summary(results: list[Result]) -> Result:
         "rss": int(statistics.median(result["rss"] for result in good)),
         "grown": int(statistics.median(result["grown"] for result in good)),
         "destination": good[0].get("destination"),
+        "bytes": good[0].get("bytes"),
     }
 
 
@@ -164,6 +217,11 @@ def checks(cases: dict[str, Result]) -> list[Result]:
         if ours and theirs:
             ratio = theirs / ours
             found.append({"what": f"{case} x {against}", "found": ratio, "at_least": wanted})
+    rates = [case["seconds"] / case["bytes"] for case in cases.values() if case.get("bytes")]
+    if len(rates) > 1:
+        found.append(
+            {"what": "seconds per byte, slowest size x fastest", "found": max(rates) / min(rates), "at_most": 1.15}
+        )
     for case, limit in LIMITS.items():
         if seconds := cases.get(case, {}).get("seconds"):
             found.append({"what": f"{case} seconds", "found": seconds, "at_most": limit})
@@ -178,7 +236,7 @@ def print_table(report: Result) -> None:
     print(f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB; Python {about['python']}")
     print(", ".join(f"{name} {number}" for name, number in about["packages"].items()))
     before, after = (" ".join(f"{x:.1f}" for x in report["load"][when]) for when in ("before", "after"))
-    print(f"load average before {before}, after {after}; the file is in the page cache\n")
+    print(f"load average before {before}, after {after}; the files are in the page cache\n")
     print(f"{'':<70} {'median':>9} {'range':>15} {'runs':>4} {'CPU':>9} {'peak RSS':>9} {'grown by':>9}")
     for name, case in report["cases"].items():
         if "error" in case:
@@ -208,10 +266,13 @@ def main() -> int:
     names = [name for name in TITLES if options.only in name]
     if not names or options.runs < 1:
         parser.error(f"nothing to run; cases: {', '.join(TITLES)}")
-    model = fetch_gemma()
     peer_folder()
+    for name in names:
+        model = model_of(name)
+        if "safetensors" in name:
+            export_of(model)
     before = os.getloadavg()
-    results = measure(names, options.runs, model)
+    results = measure(names, options.runs)
     cases = {name: summary(runs) for name, runs in results.items()}
     load = {"before": before, "after": os.getloadavg()}
     report = {"machine": machine(), "load": load, "cases": cases, "checks": checks(cases), "runs": results}
