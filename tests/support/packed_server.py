@@ -1,7 +1,8 @@
 """vLLM with the packed layers' kernels on the CPU, in one process that answers in forks of itself: `packed_server.py`.
 
-Each line of standard input is `{"call": "trace" | "layers", "request": FILE, "answer": FILE, "log": FILE}`; each line
-of output is an exit status. `trace` is `ggufmap.target.worker`; `layers` loads a model packed and dense and compares.
+Each line of standard input is `{"call": NAME, "request": FILE, "answer": FILE, "log": FILE}`; each line of output is an
+exit status. `trace` is `ggufmap.target.worker`; `layers` loads a model packed and dense and compares; `online` loads it
+while vLLM quantises.
 No module of the tests: vLLM keeps process-wide state.
 """
 
@@ -70,6 +71,9 @@ def _answer(job: dict[str, str]) -> None:
         worker.main()
     os.dup2(log, 1)
     request, answer = json.loads(Path(job["request"]).read_text()), Path(job["answer"])
+    if job["call"] == "online":
+        answer.write_text(json.dumps(_online(request)))
+        return
     os.environ["VLLM_DIST_IDENT"] = f"ggufmap-{os.getpid()}"  # what the CPU platform gives the ranks' shared memory
     ranks = range(request["ranks"])
     parts = [answer.with_name(f"rank{rank}") for rank in ranks]
@@ -95,7 +99,36 @@ def _rank(request: dict[str, Any], rank: int, answer: Path) -> None:
         answer.write_text(json.dumps(list(compared(packed, dense, rank))))
 
 
-def _config(folder: str, ranks: int) -> Any:
+def _online(request: dict[str, Any]) -> list[list[str]]:
+    """Per weight that vLLM quantises at load: the parameters of a dense load that it equals bit for bit."""
+    import torch
+    from vllm import _custom_ops
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel
+
+    seen: list[torch.Tensor] = []
+
+    def scaled_fp8_quant(weight: torch.Tensor, scale: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """vLLM's CPU build has no such kernel."""
+        seen.append(weight.clone())
+        most = torch.finfo(torch.float8_e4m3fn).max
+        return (weight.float() / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
+
+    _custom_ops.scaled_fp8_quant = scaled_fp8_quant
+    kinds = (None, request["quantization"])
+    configs = [_config(request["folder"], 1, dtype="bfloat16", quantization=kind) for kind in kinds]
+    with set_current_vllm_config(configs[0]):
+        where = Path(request["folder"]).with_name("rendezvous").as_uri()
+        init_distributed_environment(1, 0, where, local_rank=0, backend="gloo")
+        initialize_model_parallel(1, 1)
+    dense, quantised = (_load(config, whole=False) for config in configs)
+    eighths = {name for name, p in quantised.named_parameters() if p.dtype is torch.float8_e4m3fn}
+    plain = {name: p for name, p in dense.named_parameters() if name in eighths}
+    assert plain
+    return [[name for name, p in plain.items() if p.shape == w.shape and torch.equal(p, w)] for w in seen]
+
+
+def _config(folder: str, ranks: int, **options: Any) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(
@@ -103,9 +136,9 @@ def _config(folder: str, ranks: int) -> Any:
         skip_tokenizer_init=True,
         load_format="dummy",  # for the configuration; the loader is made by hand
         enforce_eager=True,
-        dtype="float32",
         tensor_parallel_size=ranks,
         distributed_executor_backend="mp" if ranks > 1 else None,
+        **{"dtype": "float32", **options},
     ).create_engine_config()
 
 
@@ -120,7 +153,7 @@ def _load(config: Any, *, whole: bool) -> Any:
 
     loader = make_loader_class()(config.load_config)
     with set_current_vllm_config(config), torch.no_grad():
-        with set_default_torch_dtype(torch.float32):
+        with set_default_torch_dtype(config.model_config.dtype):
             model = loader.create_model(config, config.model_config)
         loader.load_weights(model, config.model_config)
         if whole:
