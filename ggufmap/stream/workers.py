@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
@@ -142,15 +142,24 @@ class Workers:
             return
         for item in found:
             self.pending.append(self._pool.submit(work, item))
-            while len(self.pending) > _QUEUED * self.threads:
-                self.pending.popleft().result()
+            self._settle(_QUEUED * self.threads)
         if not self.background:
             self.drain()
 
     def drain(self) -> None:
-        """Wait for all work that was given; the first error is raised."""
-        while self.pending:
-            self.pending.popleft().result()
+        """Wait for all work that was given; the first error is raised, when nothing runs any more."""
+        self._settle(0)
+
+    def _settle(self, left: int) -> None:
+        try:
+            while len(self.pending) > left:
+                self.pending.popleft().result()
+        except BaseException:
+            for future in self.pending:
+                future.cancel()
+            wait(self.pending)
+            self.pending.clear()
+            raise
 
     def keep(self, nbytes: int, what: str) -> None:
         """Account `nbytes` until the budget's `release`, when nothing waits for them any more."""

@@ -256,3 +256,21 @@ def test_an_error_in_the_background_is_raised() -> None:
 
     with pytest.raises(FileError, match="bad sector"), Workers(threads=2, background=True) as workers:
         torch.empty(8, 8).copy_(lazy_tensor(Failing(torch.randn(8, 8)), (8, 8), workers))
+
+
+def test_after_an_error_nothing_runs_any_more() -> None:
+    class Failing(Slow):
+        def read(self, rows: slice, *rest: Any, **more: Any) -> torch.Tensor:
+            if not rows.start:
+                raise FileError("f: bad sector")
+            return super().read(rows, *rest, **more)
+
+    source = Failing(torch.randn(64, 8))
+    with Workers(threads=2) as workers:
+        workers.piece_of = lambda _: 8  # type: ignore[method-assign]
+        with pytest.raises(FileError, match="bad sector"):
+            torch.empty(64, 8).copy_(lazy_tensor(source, (64, 8), workers))
+        assert not workers.pending
+        read = source.read_values
+        time.sleep(0.1)
+        assert source.read_values == read < 64 * 8
