@@ -22,6 +22,7 @@ class Cursor:
         self.source = source
         self.order = order
         self.where: tuple[str, str] = ("header", "")
+        self._size = source.size
         self._base = start
         self._at = 0
         self._window = b""
@@ -37,7 +38,7 @@ class Cursor:
     @property
     def remaining(self) -> int:
         """Bytes between here and the end of the source."""
-        return self.source.size - self.position
+        return self._size - self._base - self._at
 
     def error(self, problem: str, *, hint: str | None = None) -> FileError:
         """A FileError that says where in which file."""
@@ -55,7 +56,8 @@ class Cursor:
         found = self._structs.get(codes)
         if found is None:
             found = self._structs[codes] = struct.Struct(self.order + codes)
-        self._need(found.size)
+        if self._at + found.size > len(self._window):
+            self._need(found.size)
         values = found.unpack_from(self._window, self._at)
         self._at += found.size
         return values
@@ -63,8 +65,9 @@ class Cursor:
     def count(self, limit: Limit, unit_bytes: int) -> int:
         """A 64-bit count of things that take at least `unit_bytes` each, checked against the limit and the size."""
         (number,) = self.record("Q")
-        self.check(limit, number)
-        if number * unit_bytes > self.remaining:
+        if not limit.least <= number <= limit.most:
+            self.check(limit, number)
+        if number * unit_bytes > self._size - self._base - self._at:
             needed = f"{limit.what} {number} needs {number * unit_bytes} bytes or more"
             raise self.error(f"{needed}, {self.remaining} remain", hint=_TOO_SHORT)
         return int(number)
@@ -140,7 +143,7 @@ class Cursor:
         if size > self.remaining:
             raise self.error(f"truncated: {size} bytes wanted, {max(self.remaining, 0)} remain", hint=_TOO_SHORT)
         self._base, self._at = self.position, 0
-        self._window = self.source.read(self._base, min(max(size, self._chunk), self.source.size - self._base))
+        self._window = self.source.read(self._base, min(max(size, self._chunk), self._size - self._base))
         self._chunk = _WINDOW
 
 

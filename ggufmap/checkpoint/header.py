@@ -6,9 +6,12 @@ Format: GGUF specification versions 2 and 3 (ggml `docs/gguf.md`); version 1 had
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import math
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ggufmap.checkpoint import limits
@@ -67,7 +70,12 @@ def parse_header(source: ByteSource) -> Header:
     Raises FileError when the file is no GGUF, breaks the format or asks for more than `limits` or its size allow.
     """
     version, order = _preamble(source)
-    cursor = Cursor(source, order, start=8)
+    with _collector_at_rest():
+        return _parse(Cursor(source, order, start=8), version)
+
+
+def _parse(cursor: Cursor, version: int) -> Header:
+    source = cursor.source
     tensor_count = cursor.count(limits.TENSORS, unit_bytes=25)
     key_count = cursor.count(limits.KEYS, unit_bytes=13)
     values: dict[str, Value] = {}
@@ -81,7 +89,19 @@ def parse_header(source: ByteSource) -> Header:
     entries = [_entry(cursor) for _ in range(tensor_count)]
     data_offset = -(-cursor.position // alignment) * alignment
     tensors, gaps = _place(entries, source, data_offset, alignment)
-    return Header(version, order, metadata, tensors, alignment, data_offset, gaps)
+    return Header(version, cursor.order, metadata, tensors, alignment, data_offset, gaps)
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Without cycle collection: it would look at a hundred thousand new tuples again and again, and find nothing."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _preamble(source: ByteSource) -> tuple[int, str]:
@@ -196,7 +216,8 @@ def _entry(cursor: Cursor) -> tuple[str, GgmlType, tuple[int, ...], int]:
     name = cursor.text(limits.NAME_BYTES)
     cursor.where = ("tensor", name)
     (count,) = cursor.record("I")
-    cursor.check(limits.DIMENSIONS, count)
+    if count > limits.DIMENSIONS.most:
+        cursor.check(limits.DIMENSIONS, count)
     *dims, type_id, offset = cursor.record(_ENTRY[count])
     cursor.check(limits.TYPE, type_id)
     type = _type(type_id)
