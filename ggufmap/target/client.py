@@ -174,8 +174,6 @@ def _model(answer: dict[str, Any]) -> ModelTrace:
         for name, p in answer.pop("parameters").items()
     }
     uses = {name: tuple(ParameterUse(**use) for use in found) for name, found in answer.pop("uses").items()}
-    modules = {
-        path: Module(m["kind"], tuple(m["prefixes"]), m["problem"]) for path, m in answer.pop("modules").items()
-    }
+    modules = {path: Module(m["kind"], tuple(m["prefixes"]), m["problem"]) for path, m in answer.pop("modules").items()}
     rewritten = frozenset(answer.pop("rewritten"))
     return ModelTrace(parameters=parameters, uses=uses, modules=modules, rewritten=rewritten, **answer)
