@@ -12,7 +12,7 @@ import torch
 
 from ggufmap.checkpoint import Checkpoint, Tensor
 from ggufmap.mapping.transforms import Transform
-from ggufmap.stream.dequantise import decode, plain_values, value_dtype
+from ggufmap.stream.dequantise import decode, plain_values, require_decodable, value_dtype
 from ggufmap.stream.lazy import lazy_tensor
 from ggufmap.stream.transforms import apply
 from ggufmap.stream.workers import Buffer, Workers
@@ -211,6 +211,7 @@ def read_values(
     Raises UnsupportedError for types that cannot be decoded, FileError when the file no longer holds the bytes.
     """
     tensor.type.require_usable(tensor.name)
+    require_decodable(tensor)
     source = TensorSource(checkpoint, tensor, 0, tensor.rows, dtype, meter or Meter())
     return lazy_tensor(source, tensor.shape, workers).materialise()
 
