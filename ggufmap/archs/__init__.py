@@ -24,6 +24,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "deepseek": ("deepseek1", "DEEPSEEK"),
     "deepseek2": ("deepseek", "DEEPSEEK2"),
     "deepseek32": ("deepseek", "DEEPSEEK32"),
+    "deepseek4": ("deepseek4", "DEEPSEEK4"),
     "ernie4_5": ("ernie", "ERNIE4_5"),
     "ernie4_5-moe": ("ernie", "ERNIE4_5_MOE"),
     "exaone": ("exaone", "EXAONE"),

@@ -16,6 +16,7 @@ from ggufmap.errors import FileError, UsageError
 from ggufmap.mapping.plan import Warned
 
 _MAX_BLOCKS = 10_000  # rows are expanded over them, so a header must not ask for any number; real models have 126
+_INDEXED_RATIO = 4  # of DeepSeek V4's rates, the one with an indexer (vllm/models/deepseek_v4/attention.py)
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _EH_PROJ = re.compile(r"blk\.(\d+)\.nextn\.eh_proj\.weight")
 
@@ -85,6 +86,10 @@ KINDS: dict[str, Callable[[Layout, int], bool]] = {
     "own_keys": lambda layout, bid: bid < len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "shared_keys": lambda layout, bid: bid >= len(layout.trunk) - layout.integer("attention.shared_kv_layers", 0),
     "softmax_attention": lambda layout, bid: bid not in layout.linear,
+    "compressed_keys": lambda layout, bid: _compress_ratio(layout, bid) > 1,
+    "indexed_keys": lambda layout, bid: _compress_ratio(layout, bid) == _INDEXED_RATIO,
+    "hash_routed": lambda layout, bid: bid < layout.integer("hash_layer_count", 0),
+    "score_routed": lambda layout, bid: bid >= layout.integer("hash_layer_count", 0),
     "vision": lambda layout, bid: bid in layout.vision,
     "deepstack": lambda layout, bid: bid in layout.deepstack,
     "swapped_mlp": lambda layout, bid: _has_swapped_mlp(layout.checkpoint, bid),
@@ -251,6 +256,12 @@ def _feed_forward(layout: Layout, bid: int) -> int:
         return layout.integer("feed_forward_length")
     sizes = layout.checkpoint.metadata.integer_list(key)
     return sizes[bid] if bid < len(sizes) else 0
+
+
+def _compress_ratio(layout: Layout, bid: int) -> int:
+    """How many positions become one in this block's keys, by the header's list; 0 where it has no more values."""
+    ratios = layout.checkpoint.metadata.integer_list(f"{layout.checkpoint.architecture}.attention.compress_ratios")
+    return ratios[bid] if bid < len(ratios) else 0
 
 
 def _linear(checkpoint: Checkpoint, architecture: Architecture, trunk: range) -> frozenset[int]:

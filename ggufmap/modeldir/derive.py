@@ -120,8 +120,8 @@ def _router_bias(blocks: Layout) -> bool:
 
 
 def _scoring_func(blocks: Layout) -> str:
-    """Softmax or sigmoid: the header's word, else the router's bias, which only sigmoid routers have."""
-    functions = {1: "softmax", 2: "sigmoid"}
+    """The header's word, else softmax or, by the router's bias, sigmoid."""
+    functions = {1: "softmax", 2: "sigmoid", 4: "sqrtsoftplus"}
     declared = blocks.integer("expert_gating_func", 2 if _router_bias(blocks) else 1)
     if declared not in functions:
         raise FileError(f"{blocks.checkpoint.path}: expert_gating_func is {declared}, known are {functions}")

@@ -1,4 +1,4 @@
-"""Derived config values that one family alone needs, from DBRX to MiniMax M3."""
+"""Derived config values that one family alone needs, from DBRX to DeepSeek V4."""
 
 from __future__ import annotations
 
@@ -152,6 +152,20 @@ def _hy_gating_type(blocks: Layout) -> str:
     return "headwise" if per_head else "elementwise"
 
 
+def _compress_ratios(blocks: Layout) -> list[JsonValue]:
+    key = f"{blocks.checkpoint.architecture}.attention.compress_ratios"
+    ratios = blocks.checkpoint.metadata.integer_list(key)
+    if len(ratios) < len(blocks.trunk):
+        raise FileError(f"{blocks.checkpoint.path}: {key} has {len(ratios)} values for {len(blocks.trunk)} blocks")
+    return list(ratios)
+
+
+def _published_rope_scaling(blocks: Layout) -> dict[str, JsonValue]:
+    """DeepSeek V4's own spelling; vLLM's config class puts it where `rope_parameters` are, and has the bases apart."""
+    found = mla_rope_parameters(blocks.checkpoint)
+    return {"type": found.pop("rope_type"), **{key: value for key, value in found.items() if key != "rope_theta"}}
+
+
 DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "dbrx_attention": _dbrx_attention,
     "dbrx_experts": _dbrx_experts,
@@ -168,6 +182,8 @@ DERIVED_SINGLE: dict[str, Callable[[Layout], JsonValue]] = {
     "layer_group_size": _layer_group_size,
     "prefix_lm": _prefix_lm,
     "minimax_sparse_attention": _minimax_sparse_attention,
+    "compress_ratios": _compress_ratios,
     "hy_gating_type": _hy_gating_type,
     "hy_layer_types": _hy_layer_types,
+    "published_rope_scaling": _published_rope_scaling,
 }

@@ -39,6 +39,7 @@ def engine(model_dir: Path, world: World, draft_blocks: bool = False) -> Iterato
     config, draft_error = _engine_config(model_dir, world, draft_blocks)
     if compat.device_name() == "cpu":
         compat.allow_sparse_attention_on_cpu()
+        simulate.without_streams()
     if world.expert_parallel:
         compat.keep_expert_maps_real()
     with set_current_vllm_config(config):

@@ -54,6 +54,14 @@ class _Nothing:
         pass
 
 
+def without_streams() -> None:
+    """Let classes make CUDA streams and events while they are built (DeepSeek V4), where torch has none.
+
+    vLLM's CPU worker does the same (vllm/v1/worker/cpu/shm.py). For the trace's own process only.
+    """
+    torch.cuda.Stream = torch.cuda.Event = _Nothing
+
+
 def enter(capability: tuple[int, int], devices: int) -> None:
     """Make this process see `devices` GPUs of the given compute capability. Call before vLLM builds anything."""
     import vllm.platforms as platforms
@@ -77,7 +85,7 @@ def enter(capability: tuple[int, int], devices: int) -> None:
     import vllm.utils.torch_utils as torch_utils
 
     torch_utils._aux_stream = _Nothing()
-    torch.cuda.Stream = torch.cuda.Event = _Nothing
+    without_streams()
     # flashinfer and some model classes ask torch itself.
     properties = SimpleNamespace(
         name=name, major=major, minor=minor, total_memory=_MEMORY_BYTES, multi_processor_count=_MULTIPROCESSORS

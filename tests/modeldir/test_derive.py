@@ -152,7 +152,13 @@ def test_the_query_scale_of_gemma_3_is_the_head_size_but_for_27b(gemma: Derive) 
 
 @pytest.mark.parametrize(
     ("declared", "bias", "expected"),
-    [(None, False, "softmax"), (None, True, "sigmoid"), (1, True, "softmax"), (2, False, "sigmoid")],
+    [
+        (None, False, "softmax"),
+        (None, True, "sigmoid"),
+        (1, True, "softmax"),
+        (2, False, "sigmoid"),
+        (4, True, "sqrtsoftplus"),
+    ],
 )
 def test_scoring_is_the_header_s_word_or_the_bias_s(
     derive: Derive, declared: int | None, bias: bool, expected: str
@@ -190,3 +196,18 @@ def test_latent_head_sizes_are_not_the_absorbed_ones(derive: Derive) -> None:
     derive.key("attention.key_length_mla", gb.UINT32, 64)
     with pytest.raises(FileError, match="key length 64 leaves no part without RoPE"):
         derive("qk_nope_head_dim")
+
+
+def test_compression_is_listed_for_every_block(derive: Derive) -> None:
+    derive.key("attention.compress_ratios", gb.ARRAY, gb.Array(gb.INT32, [0, 4, 128]))
+    assert derive("compress_ratios") == [0, 4, 128]
+    derive.key("attention.compress_ratios", gb.ARRAY, gb.Array(gb.INT32, [4]))
+    with pytest.raises(FileError, match=r"compress_ratios has 1 values for 2 blocks"):
+        derive("compress_ratios")
+
+
+def test_published_scaling_leaves_the_bases_out(derive: Derive) -> None:
+    assert derive("published_rope_scaling") == {"type": "default"}
+    derive.key("rope.scaling.type", gb.STRING, "yarn")
+    derive.key("rope.scaling.factor", gb.FLOAT32, 16.0)
+    assert derive("published_rope_scaling") == {"type": "yarn", "factor": 16.0}
