@@ -104,6 +104,8 @@ def _qwen3_moe_published(tensors: Tensors, _: Any) -> Tensors:
     return {name: t.transpose(1, 2) if ".experts." in name else t for name, t in tensors.items()}
 
 
+_TEXT_ONLY = "tests/engine/test_vision.py: the same text; images need torchvision, which a CPU-only torch does not have"
+
 CASES: tuple[Case, ...] = (
     Case(
         "gemma3_vision",
@@ -140,6 +142,7 @@ CASES: tuple[Case, ...] = (
             "use_bidirectional_attention": "false in every Gemma 3",
         },
         projector=_GEMMA3_PROCESSOR,
+        not_run="tests/engine/test_vision.py: the same text, and the same of images",
     ),
     Case(
         "qwen25vl",
@@ -162,6 +165,7 @@ CASES: tuple[Case, ...] = (
         base=False,
         tokenizer="qwen_vision",
         projector=_QWEN25_PROCESSOR,
+        not_run=_TEXT_ONLY,
         ignore={**_IGNORED, "max_window_layers": "the GGUF has no such key; every layer is a full one"},
     ),
     Case(
@@ -178,6 +182,7 @@ CASES: tuple[Case, ...] = (
         base=False,
         tokenizer="qwen_vision",
         projector=_QWEN3_PROCESSOR,
+        not_run=_TEXT_ONLY,
         ignore=_IGNORED,
     ),
     Case(
@@ -199,6 +204,7 @@ CASES: tuple[Case, ...] = (
         tokenizer="qwen_vision",
         projector=_QWEN3_PROCESSOR,
         publish=_qwen3_moe_published,
+        not_run="vLLM imports torchvision for it, which PyPI does not have for a CPU-only torch",
         ignore={**_IGNORED, "num_local_experts": "transformers 5's own name for num_experts"},
     ),
 )
