@@ -18,7 +18,7 @@ REASONS: Mapping[str, str] = {
     "DeciLMForCausalLM": "vLLM reads block_configs as objects of the repository's own config class (remote code)",
     "NemotronHPuzzleForCausalLM": "block sizes come from the repository's get_nemotron_h_config_for_layer; without it "
     "vLLM says: model type `nemotron_h_puzzle` but Transformers does not recognize this architecture",
-    "Qwen4ExpForCausalLM": "no rows yet: its n-gram embedding is one table in a GGUF, with hash constants in header lists",
+    "Qwen4ExpForCausalLM": "no rows yet: its n-gram embedding is one table, with hash constants in header lists",
 }
 """Classes of the field without a case, with the reason."""
 
