@@ -112,7 +112,7 @@ DEEPSEEK4 = Architecture(
         header("routed_scaling_factor", "expert_weights_scale"),
         header("num_hash_layers", "hash_layer_count"),
         derived("norm_topk_prob"),
-        derived("scoring_func"),
+        derived("scoring_func", "scoring_func_v4"),
         derived("topk_method"),
         derived("swiglu_limit"),
         derived("num_nextn_predict_layers"),

@@ -119,19 +119,28 @@ def _router_bias(blocks: Layout) -> bool:
     return any(name.endswith("exp_probs_b.bias") for name in blocks.checkpoint.tensors)
 
 
-def _scoring_func(blocks: Layout) -> str:
-    """The header's word, else softmax or, by the router's bias, sigmoid."""
-    functions = {1: "softmax", 2: "sigmoid", 4: "sqrtsoftplus"}
-    declared = blocks.integer("expert_gating_func", 2 if _router_bias(blocks) else 1)
-    if declared not in functions:
-        raise FileError(f"{blocks.checkpoint.path}: expert_gating_func is {declared}, known are {functions}")
-    return functions[declared]
+def _gating(blocks: Layout) -> int:
+    """The header's word, else softmax (1) or, by the router's bias, sigmoid (2)."""
+    return blocks.integer("expert_gating_func", 2 if _router_bias(blocks) else 1)
+
+
+def _scoring_func(*more: tuple[int, str]) -> Callable[[Layout], str]:
+    """The name of the gating function; `more` than two are for classes that compute what they are told."""
+    functions = dict(((1, "softmax"), (2, "sigmoid"), *more))
+
+    def scoring_func(blocks: Layout) -> str:
+        declared = _gating(blocks)
+        if declared not in functions:
+            raise FileError(f"{blocks.checkpoint.path}: expert_gating_func is {declared}, known are {functions}")
+        return functions[declared]
+
+    return scoring_func
 
 
 def _norm_topk_prob(blocks: Layout) -> bool:
     """Written by converters only where true; sigmoid routers all have it."""
     key = _key(blocks.checkpoint, "expert_weights_norm")
-    return blocks.checkpoint.metadata.boolean(key, _scoring_func(blocks) == "sigmoid")
+    return blocks.checkpoint.metadata.boolean(key, _gating(blocks) == 2)
 
 
 def _expert_groups(blocks: Layout) -> tuple[int, int]:
@@ -228,7 +237,8 @@ DERIVED: dict[str, _Layout] = {
     "qk_nope_head_dim": _qk_nope_head_dim,
     "qk_rope_head_dim": lambda blocks: blocks.integer("rope.dimension_count"),
     "v_head_dim": _v_head_dim,
-    "scoring_func": _scoring_func,
+    "scoring_func": _scoring_func(),
+    "scoring_func_v4": _scoring_func((4, "sqrtsoftplus")),
     "norm_topk_prob": _norm_topk_prob,
     "n_group": lambda blocks: _expert_groups(blocks)[0],
     "topk_group": lambda blocks: _expert_groups(blocks)[1],

@@ -157,7 +157,6 @@ def test_the_query_scale_of_gemma_3_is_the_head_size_but_for_27b(gemma: Derive) 
         (None, True, "sigmoid"),
         (1, True, "softmax"),
         (2, False, "sigmoid"),
-        (4, True, "sqrtsoftplus"),
     ],
 )
 def test_scoring_is_the_header_s_word_or_the_bias_s(
@@ -170,6 +169,14 @@ def test_scoring_is_the_header_s_word_or_the_bias_s(
         derive.tensors.append(small.tensor("blk.1.exp_probs_b.bias", 8))
     assert derive("scoring_func") == expected
     assert derive("norm_topk_prob") is (expected == "sigmoid")
+
+
+def test_deepseek_v4_s_scoring_is_known_to_its_class_alone(derive: Derive) -> None:
+    derive.key("expert_gating_func", gb.UINT32, 4)
+    assert derive("scoring_func_v4") == "sqrtsoftplus"
+    assert derive("norm_topk_prob") is False
+    with pytest.raises(FileError, match="expert_gating_func is 4, known are"):
+        derive("scoring_func")
 
 
 def test_unknown_scoring_is_refused(derive: Derive) -> None:
