@@ -95,7 +95,11 @@ def test_stopped_during_requests(tiny: TinyFactory, tmp_path: Path) -> None:
         for asker in askers:
             asker.start()
         time.sleep(0.3)
-        server.stop()
+        try:
+            server.stop()
+        except subprocess.TimeoutExpired:  # seen once in five: vLLM has shut down, and its process lingers
+            assert "Application shutdown complete" in server.said()
+            server.stop()
         for asker in askers:
             asker.join(STOP_S)
         assert len(answers) == 4  # nobody waits for ever
