@@ -42,7 +42,7 @@ OTHERS: dict[str, set[str]] = {
     "archs": set(),
     "mapping": set(),
     "target": {"torch", "numpy", "vllm", "vllm_gguf_plugin", "gguf", "transformers"},
-    "stream": {"torch", "numpy", "gguf", "libgguf", "safetensors"},
+    "stream": {"torch", "numpy", "gguf", "libgguf"},
     "modeldir": {"numpy", "jinja2", "tokenizers"},
     "serving": {"torch", "vllm", "rich"},
     "report": {"rich"},

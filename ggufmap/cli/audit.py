@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from ggufmap.serving.preflight import Preflight
 
 
+_ModelClass = Annotated[
+    str | None,
+    typer.Option("--model-class", metavar="NAME", help="For a family without rows: the vLLM class it may be."),
+]
+_Rows = Annotated[
+    Path | None, typer.Option("--rows", metavar="FILE", help="For a family without rows: write inferred ones here.")
+]
+
+
 def audit(
     model: options.Model,
     hf_config: options.HfConfig = None,
@@ -25,13 +34,8 @@ def audit(
     tp: options.Tp = 1,
     ep: options.Ep = False,
     storage: options.Storage = options.Choice.AUTO,
-    model_class: Annotated[
-        str | None,
-        typer.Option("--model-class", metavar="NAME", help="For a family without rows: the vLLM class it may be."),
-    ] = None,
-    rows: Annotated[
-        Path | None, typer.Option("--rows", metavar="FILE", help="For a family without rows: write inferred ones here.")
-    ] = None,
+    model_class: _ModelClass = None,
+    rows: _Rows = None,
     stock: Annotated[bool, typer.Option("--stock", help="Also show what gguf-py's own name map would do.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -43,9 +47,6 @@ def audit(
     Exit codes: 0 clean, 1 the mapping has problems, 2 bad input or usage, 3 this environment cannot do it.
     """
     from ggufmap.mapping.storage import Storage
-    from ggufmap.modeldir.template import read_templates
-    from ggufmap.report.as_json import plan_report
-    from ggufmap.report.console import print_plan
     from ggufmap.serving.preflight import preflight
     from ggufmap.target.client import vllm_available
     from ggufmap.target.devices import World
@@ -69,24 +70,24 @@ def audit(
     )
     with found.checkpoint:
         _check_known(found, model_class, rows)
-        config = found.config
-        templates = [template.report() for template in read_templates(found.checkpoint.metadata)]
-        if as_json:
-            print_json(
-                plan_report(found.plan, config_source=config.source, assumed=config.assumed, templates=templates)
-            )
-        else:
-            print_plan(
-                data_console(),
-                found.plan,
-                config_source=config.source,
-                assumed=config.assumed,
-                templates=templates,
-            )
+        _report(found, as_json=as_json)
     if found.plan.inferred is not None:
         _give_rows(found.plan.inferred.rows, rows, shown=not as_json)
     if not found.plan.ok:
         raise typer.Exit(1)
+
+
+def _report(found: Preflight, *, as_json: bool) -> None:
+    from ggufmap.modeldir.template import read_templates
+    from ggufmap.report.as_json import plan_report
+    from ggufmap.report.console import print_plan
+
+    source, assumed = found.config.source, found.config.assumed
+    templates = [template.report() for template in read_templates(found.checkpoint.metadata)]
+    if as_json:
+        print_json(plan_report(found.plan, config_source=source, assumed=assumed, templates=templates))
+    else:
+        print_plan(data_console(), found.plan, config_source=source, assumed=assumed, templates=templates)
 
 
 def _check_known(found: Preflight, model_class: str | None, rows: Path | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,28 +12,34 @@ from ggufmap.cli import options
 from ggufmap.cli.output import data_console, note
 from ggufmap.serving.memory import DEFAULT, parse_size
 
+if TYPE_CHECKING:
+    from ggufmap.serving.preflight import Preflight
+
+_VllmOptions = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- VLLM_OPTIONS...]", help="Options of `vllm serve`, after `--`.")
+]
+_ChatTemplate = Annotated[
+    Path | None,
+    typer.Option("--chat-template", metavar="FILE", help="A Jinja template instead of the file's own."),
+]
+_NoMtp = Annotated[bool, typer.Option("--no-mtp", help="No speculative decoding, though the file has a draft.")]
+_DraftTokens = Annotated[
+    int | None,
+    typer.Option("--num-speculative-tokens", min=1, help="Draft tokens per step (default: one per draft block)."),
+]
+
 
 def serve(
     model: options.Model,
-    vllm_args: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- VLLM_OPTIONS...]", help="Options of `vllm serve`, after `--`.")
-    ] = None,
+    vllm_args: _VllmOptions = None,
     hf_config: options.HfConfig = None,
     draft: options.Draft = None,
     mmproj: options.Mmproj = None,
     tokenizer: options.Tokenizer = None,
-    chat_template: Annotated[
-        Path | None,
-        typer.Option("--chat-template", metavar="FILE", help="A Jinja template instead of the file's own."),
-    ] = None,
+    chat_template: _ChatTemplate = None,
     offline: Annotated[bool, typer.Option("--offline", help="Gate on the rows alone, without a trace.")] = False,
-    no_mtp: Annotated[
-        bool, typer.Option("--no-mtp", help="No speculative decoding, though the file has a draft.")
-    ] = False,
-    num_speculative_tokens: Annotated[
-        int | None,
-        typer.Option("--num-speculative-tokens", min=1, help="Draft tokens per step (default: one per draft block)."),
-    ] = None,
+    no_mtp: _NoMtp = False,
+    num_speculative_tokens: _DraftTokens = None,
     storage: options.Storage = options.Choice.AUTO,
     max_host_memory: options.MaxHostMemory = DEFAULT,
     force: Annotated[bool, typer.Option("--force", help="Go on although something is wrong or refused.")] = False,
@@ -41,23 +47,15 @@ def serve(
 ) -> None:
     """Serve MODEL with vLLM: audit it first, write its config and tokenizer, then run `vllm serve`.
 
-    A file with MTP (nextn) blocks is served with speculative decoding. The process becomes vLLM: signals and the exit
-    code are vLLM's own. Anything after `--` goes to `vllm serve`, for example:
+    A file with MTP (nextn) blocks is served with speculative decoding. The process becomes vLLM, which gets the signals
+    and gives the exit code. Anything after `--` goes to `vllm serve`, for example:
     ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
     """
     from ggufmap.mapping.storage import Storage
     from ggufmap.modeldir.build import tokenizer_warnings
-    from ggufmap.report.console import print_plan
     from ggufmap.serving.chat import chat_arguments
     from ggufmap.serving.preflight import preflight
-    from ggufmap.serving.serve import (
-        check_gate,
-        online_quantisation,
-        run,
-        serve_command,
-        speculative_config,
-        vllm_world,
-    )
+    from ggufmap.serving.serve import online_quantisation, run, serve_command, speculative_config, vllm_world
 
     extra = vllm_args or []
     memory = parse_size(max_host_memory, "--max-host-memory")
@@ -73,12 +71,7 @@ def serve(
         infer_unknown=force,
     )
     with found.checkpoint:
-        if not found.plan.ok:
-            print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
-        for warning in found.plan.warnings:
-            note(f"{warning.code} {warning.message}", "yellow")
-        for objection in check_gate(found, extra, force=force):
-            note(f"--force: {objection}", "bold red")
+        _gate(found, extra, force=force)
         chat, said = chat_arguments(
             found.checkpoint.metadata, extra, given=chat_template, own=tokenizer is None, force=force
         )
@@ -89,8 +82,21 @@ def serve(
         for odd in tokenizer_warnings(found.checkpoint) if tokenizer is None else ():
             note(f"tokenizer: {odd}", "yellow")
     if dry_run:
-        settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in command.environment.items())
-        typer.echo(f"{settings} {shlex.join(command.arguments)}".strip())
+        settings = [f"{key}={shlex.quote(value)}" for key, value in command.environment.items()]
+        typer.echo(" ".join([*settings, shlex.join(command.arguments)]))
         return
     note(f"Serving {command.served_name} from {model}: {shlex.join(command.arguments)}", "dim")
     run(command)
+
+
+def _gate(found: Preflight, extra: list[str], *, force: bool) -> None:
+    """Say what is odd; raise what speaks against serving, or with `force` say that, too."""
+    from ggufmap.report.console import print_plan
+    from ggufmap.serving.serve import check_gate
+
+    if not found.plan.ok:
+        print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
+    for warning in found.plan.warnings:
+        note(f"{warning.code} {warning.message}", "yellow")
+    for objection in check_gate(found, extra, force=force):
+        note(f"--force: {objection}", "bold red")

@@ -195,8 +195,7 @@ def note_dead_engines() -> list[str]:
     vLLM itself exits with 0 then (0.32.0, 0.33.0 entrypoints/launchers/launcher.py; before, entrypoints/launcher.py).
     """
     deaths: list[str] = []
-    names = ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.launcher")
-    launcher = next(filter(None, map(_module, names)), None)
+    launcher = _launcher()
     original = getattr(launcher, "terminate_if_errored", None)
     if launcher is None or original is None:
         return deaths
@@ -241,14 +240,20 @@ def bound_graceful_shutdown(seconds: int) -> None:
 
     vLLM leaves uvicorn's default, which is for ever, though it has ended the engine by then (0.32.0, 0.33.0).
     """
-    import uvicorn
-
+    uvicorn = getattr(_launcher(), "uvicorn", None)
+    if uvicorn is None:
+        return
     original = uvicorn.Config.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **{"timeout_graceful_shutdown": seconds, **kwargs})
 
-    uvicorn.Config.__init__ = init  # type: ignore[method-assign]
+    uvicorn.Config.__init__ = init
+
+
+def _launcher() -> ModuleType | None:
+    names = ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.launcher")
+    return next(filter(None, map(_module, names)), None)
 
 
 def _module(name: str) -> ModuleType | None:
