@@ -1,8 +1,8 @@
 """Export: the stream written as sharded safetensors, a checkpoint that vLLM and transformers load without us.
 
-A shard is written piece by piece, which the safetensors library cannot (it wants all tensors of a file in memory), under
-a temporary name, synced and renamed; the index that makes the folder a checkpoint comes last, so a killed export never
-looks whole, and the next one goes on where it stopped.
+A shard is written piece by piece, which the safetensors library cannot (it wants all tensors of a file in memory).
+It has a temporary name until it is synced and renamed; the index that makes the folder a checkpoint comes last, so a
+killed export never looks whole, and the next one goes on where it stopped.
 """
 
 from __future__ import annotations
