@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,55 @@ def test_the_head_is_where_the_set_has_it(tmp_path: Path) -> None:
             assert found.ok
             assert found.model.splits == len(parts)
             assert ("lm_head.weight" in {n for a in found.assignments for n in a.checkpoint}) is not tied
+
+
+def seconds(path: Path) -> float:
+    """CPU time of resolving the file, the least of three."""
+    with open_checkpoint(path) as checkpoint:
+        architecture = find_architecture(checkpoint.architecture, path.name)
+        times = []
+        for _ in range(3):
+            started = time.process_time()
+            resolve(checkpoint, architecture)
+            times.append(time.process_time() - started)
+    return min(times)
+
+
+def test_a_hundred_thousand_names_that_look_like_rows_cost_no_more_than_others(tmp_path: Path) -> None:
+    """The search for the nearest row is for the few kinds of tensors that a family forgot, not for a hostile file."""
+    count = 20_000
+    plain = [TensorSpec(f"blk.0.x{i}_exps", (1,)) for i in range(count)]
+    near = [TensorSpec(f"blk.0.attn_q{i}.weight", (1,)) for i in range(count)]
+    without, searched = (
+        seconds(small.write_llama(tmp_path / "m.gguf", tensors=[*small.llama_tensors(), *more]))
+        for more in (plain, near)
+    )
+    assert searched < 5 * without + 0.2  # the search itself takes 0.2 s at most; without a limit it took 3.5
+
+
+def test_the_first_names_still_get_their_nearest_row(plan: Planner) -> None:
+    names = [f"blk.{i % 2}.attn_qq{i // 2}.weight" for i in range(400)]
+    found = plan([*small.llama_tensors(), *(TensorSpec(name, (1,)) for name in names)])
+    ends = [x.reason.endswith("(nearest: blk.{bid}.attn_q.weight)") for x in found.unmapped]
+    assert ends == [True] * 200 + [False] * 200  # of a kind, all blocks count as one
+    assert all(x.reason.startswith("no row for blk.{bid}.attn_qq") for x in found.unmapped)
+
+
+def test_time_grows_with_the_blocks_not_with_their_square(tmp_path: Path) -> None:
+    """Blocks are skipped by a pattern in this family, each of thousands was compared with each tensor."""
+
+    def drafts(count: int) -> Path:
+        meta: Meta = {key.replace("llama.", "mimo2."): value for key, value in small.llama_metadata(1).items()}
+        meta |= {
+            "general.architecture": (gb.STRING, "mimo2"),
+            "mimo2.block_count": (gb.UINT32, count + 1),
+            "mimo2.nextn_predict_layers": (gb.UINT32, count),
+        }
+        names = [f"blk.{bid}.nextn.eh_proj.weight" for bid in range(1, count + 1)]
+        tensors = [small.tensor("blk.0.attn_norm.weight", 4), *(TensorSpec(name, (1,)) for name in names)]
+        path = tmp_path / f"{count}.gguf"
+        path.write_bytes(small.encode(meta, tensors))
+        return path
+
+    few, many = drafts(1000), drafts(8000)
+    assert seconds(many) / 8 < 4 * seconds(few)  # it was eight times as much
