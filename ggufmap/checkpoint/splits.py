@@ -11,11 +11,13 @@ import re
 from pathlib import Path
 
 from ggufmap.checkpoint.header import Header
+from ggufmap.checkpoint.source import Place
 from ggufmap.errors import FileError, UsageError
 
-_SPLIT = re.compile(r"(?P<stem>.*)-(?P<no>\d{1,9})-of-(?P<count>\d{1,9})\.gguf", re.IGNORECASE)
+SPLIT = re.compile(r"(?P<stem>.*)-(?P<no>\d{1,9})-of-(?P<count>\d{1,9})\.gguf", re.IGNORECASE)
 _MAX_SPLITS = 65_535
-_DRAFT_PREFIX = "mtp-"  # llama.cpp's name for a separate draft (conversion/glm.py, prepare_metadata)
+_SHOWN = 10
+DRAFT_PREFIX = "mtp-"  # llama.cpp's name for a separate draft (conversion/glm.py, prepare_metadata)
 
 
 def model_file(path: Path) -> Path:
@@ -27,7 +29,25 @@ def model_file(path: Path) -> Path:
     return _only_model(path) if os.path.isdir(path) else path  # noqa: PTH112
 
 
-def members(path: Path, header: Header) -> list[Path]:
+def models(folder: Path) -> list[Path]:
+    """The (first) file of each model in `folder`: split sets count once, projectors (mmproj) and drafts not at all.
+
+    Raises FileError when the folder cannot be listed.
+    """
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
+    except OSError as e:
+        raise FileError(f"{folder}: cannot be listed: {e.strerror}", hint="Check the folder's permissions.") from e
+    found: dict[str, Path] = {}
+    for file in files:
+        if "mmproj" in file.name.lower() or file.name.lower().startswith(DRAFT_PREFIX):
+            continue
+        match = SPLIT.fullmatch(file.name)
+        found.setdefault(f"{match['stem']} of {match['count']}" if match else file.name, file)
+    return list(found.values())
+
+
+def members(path: Place, header: Header) -> list[Place]:
     """All files of the set that `path`, with its parsed `header`, belongs to, in split order.
 
     Raises FileError when a split is missing (listing them) or the name and the header disagree.
@@ -37,7 +57,7 @@ def members(path: Path, header: Header) -> list[Path]:
         raise FileError(f"{path}: split.count is {declared}, allowed are 1 to {_MAX_SPLITS}")
     if declared <= 1:
         return [path]
-    match = _SPLIT.fullmatch(path.name)
+    match = SPLIT.fullmatch(path.name)
     if match is None:
         raise FileError(
             f"{path}: says it is one of {declared} splits, but its name has no -NNNNN-of-NNNNN.gguf part",
@@ -82,10 +102,10 @@ def check_set(files: list[tuple[str, Header]]) -> None:
             raise FileError(f"{name}: split.tensors.count is {declared}, the splits hold {total} tensors")
 
 
-def _member(path: Path, match: re.Match[str], no: int) -> Path:
+def _member(path: Place, match: re.Match[str], no: int) -> Place:
     """File `no` of the set: numbered with the width of `path`'s own number, or without padding."""
 
-    def named(number: str) -> Path:
+    def named(number: str) -> Place:
         return path.with_name(f"{match['stem']}-{number}-of-{match['count']}{path.suffix}")
 
     padded, plain = named(f"{no:0{len(match['no'])}d}"), named(str(no))
@@ -93,20 +113,16 @@ def _member(path: Path, match: re.Match[str], no: int) -> Path:
 
 
 def _only_model(folder: Path) -> Path:
-    """The one model of a folder: split sets count once, projectors (mmproj) and drafts (mtp-) not at all."""
-    try:
-        files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
-    except OSError as e:
-        raise FileError(f"{folder}: cannot be listed: {e.strerror}") from e
-    models: dict[str, Path] = {}
-    for file in files:
-        if "mmproj" in file.name.lower() or file.name.lower().startswith(_DRAFT_PREFIX):
-            continue
-        match = _SPLIT.fullmatch(file.name)
-        models.setdefault(f"{match['stem']} of {match['count']}" if match else file.name, file)
-    if not models:
-        raise UsageError(f"{folder}: holds no model (*.gguf, projector and draft files aside)")
-    if len(models) > 1:
-        names = ", ".join(file.name for file in models.values())
-        raise UsageError(f"{folder}: holds {len(models)} models: {names}", hint="Name one of these files.")
-    return next(iter(models.values()))
+    found = models(folder)
+    if not found:
+        raise UsageError(f"{folder}: holds no model (*.gguf, projector and draft files aside)", hint=_instead(folder))
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+        raise UsageError(f"{folder}: holds {len(found)} models: {names}", hint="Name one of these files.")
+    return found[0]
+
+
+def _instead(folder: Path) -> str:
+    if next(folder.glob("*.safetensors"), None) is not None:
+        return f"It holds safetensors, which vLLM loads by itself: vllm serve {folder}"
+    return "Name the .gguf file, or the folder that it is in."

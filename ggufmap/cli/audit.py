@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from ggufmap.serving.preflight import Preflight
 
 
+_UNKNOWN = "A family without rows"
 _ModelClass = Annotated[
     str | None,
-    typer.Option("--model-class", metavar="NAME", help="For a family without rows: the vLLM class it may be."),
+    typer.Option("--model-class", metavar="NAME", help="The vLLM class that it may be.", rich_help_panel=_UNKNOWN),
 ]
 _Rows = Annotated[
-    Path | None, typer.Option("--rows", metavar="FILE", help="For a family without rows: write inferred ones here.")
+    Path | None,
+    typer.Option("--rows", metavar="FILE", help="Write the inferred rows here.", rich_help_panel=_UNKNOWN),
 ]
 
 
@@ -36,7 +38,10 @@ def audit(
     storage: options.Storage = options.Choice.AUTO,
     model_class: _ModelClass = None,
     rows: _Rows = None,
-    stock: Annotated[bool, typer.Option("--stock", help="Also show what gguf-py's own name map would do.")] = False,
+    stock: Annotated[
+        bool,
+        typer.Option("--stock", help="Also show what gguf-py's own name map would do.", rich_help_panel=options.OUTPUT),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Check that every tensor of MODEL has its place in vLLM, and every vLLM parameter its tensors.
@@ -45,17 +50,20 @@ def audit(
     For a family without rows, rows are inferred from gguf-py's names; such a file is never ok.
 
     Exit codes: 0 clean, 1 the mapping has problems, 2 bad input or usage, 3 this environment cannot do it.
+
+    Examples:
+        ggufmap audit model.gguf                         # by the vLLM installed here
+        ggufmap audit models/glm/ --offline              # by the rows alone: a second
+        ggufmap audit model.gguf --device sm_100 --tp 8  # on eight Blackwell GPUs
+        ggufmap audit model.gguf --json | jq .summary    # for programs
     """
     from ggufmap.mapping.storage import Storage
     from ggufmap.serving.preflight import preflight
-    from ggufmap.target.client import vllm_available
     from ggufmap.target.devices import World
 
     world = World(device, tp, ep) if device or tp > 1 or ep else None
     if offline and world is not None:
         raise UsageError("--offline traces nothing: leave out --device, --tp and --ep")
-    if not offline and vllm_available():
-        note("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...", "dim")
     found = preflight(
         model,
         hf_config=hf_config,

@@ -10,7 +10,7 @@ import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.export import Dtype
-from ggufmap.cli.output import data_console
+from ggufmap.cli.output import data_console, progress
 from ggufmap.serving.memory import DEFAULT, parse_size
 
 if TYPE_CHECKING:
@@ -30,13 +30,16 @@ def bench(
     """Load MODEL into reused host memory and say how fast: read, decode, copy, total, beside this machine's limits.
 
     Needs no vLLM. The file is read three times, the first time as the page cache has it.
+
+    Examples:
+        ggufmap bench model.gguf
+        ggufmap bench model.gguf --bytes 4G --json
     """
     import torch
 
     from ggufmap.archs import find_architecture
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.mapping import resolve
-    from ggufmap.serving.progress import load_progress
     from ggufmap.stream.measure import measure
 
     memory = parse_size(max_host_memory, "--max-host-memory")
@@ -44,8 +47,8 @@ def bench(
     with open_checkpoint(model, draft=draft) as checkpoint:
         plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
         total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-        with load_progress(checkpoint.name, 3 * min(total, limit or total)) as progress:
-            found = measure(plan, checkpoint, getattr(torch, dtype.value), memory, limit, progress)
+        with progress(checkpoint.name, 3 * min(total, limit or total)) as advance:
+            found = measure(plan, checkpoint, getattr(torch, dtype.value), memory, limit, advance)
     if as_json:
         typer.echo(json.dumps({"schema": 1, **dataclasses.asdict(found), "bound_s": found.bound_s}, indent=1))
     else:

@@ -22,6 +22,10 @@ def config(
     """Write config.json, generation_config.json, the tokenizer and the chat template of MODEL into DIR.
 
     `vllm serve DIR --load-format ggufmap` then serves the file without another word.
+
+    Examples:
+        ggufmap config model.gguf -o model-dir
+        ggufmap config model.gguf -o model-dir --tokenizer original/
     """
     from ggufmap.archs import find_architecture
     from ggufmap.checkpoint import open_checkpoint

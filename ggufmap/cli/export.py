@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ggufmap.cli import options
-from ggufmap.cli.output import note
+from ggufmap.cli.output import note, progress
 from ggufmap.serving.memory import DEFAULT, parse_size
 
 
@@ -35,6 +35,10 @@ def export(
     """Write MODEL as sharded safetensors with config and tokenizer: a checkpoint that needs no ggufmap.
 
     A killed export never looks whole; run again, it goes on where it stopped.
+
+    Examples:
+        ggufmap export model.gguf -o model-bf16
+        ggufmap export model.gguf -o model-f32 --dtype float32 --shard-size 2G
     """
     import torch
 
@@ -43,7 +47,6 @@ def export(
     from ggufmap.mapping import resolve
     from ggufmap.modeldir.build import add_model_files
     from ggufmap.modeldir.config import build_config
-    from ggufmap.serving.progress import load_progress
     from ggufmap.stream.export import export as write
 
     shard_bytes = parse_size(shard_size, "--shard-size")
@@ -53,14 +56,14 @@ def export(
         plan = resolve(checkpoint, architecture)
         config = build_config(checkpoint, architecture, hf_config)
         total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-        with load_progress(checkpoint.name, total) as progress:
+        with progress(checkpoint.name, total) as advance:
             done = write(
                 plan,
                 checkpoint,
                 output,
                 dtype=getattr(torch, dtype.value),
                 shard_bytes=shard_bytes,
-                progress=progress,
+                progress=advance,
                 memory=memory,
             )
         add_model_files(output, checkpoint, config, tokenizer=tokenizer)

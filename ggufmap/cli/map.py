@@ -17,7 +17,10 @@ from ggufmap.report.patterns import printable
 def map_(
     model: options.Model,
     pattern: Annotated[
-        str | None, typer.Option("--filter", metavar="REGEX", help="Only lines in which any name matches.")
+        str | None,
+        typer.Option(
+            "--filter", metavar="REGEX", help="Only lines in which any name matches.", rich_help_panel=options.OUTPUT
+        ),
     ] = None,
     hf_config: options.HfConfig = None,
     draft: options.Draft = None,
@@ -28,6 +31,11 @@ def map_(
     """List every tensor of MODEL with its checkpoint tensors and vLLM parameters.
 
     Exit codes are those of `audit`.
+
+    Examples:
+        ggufmap map model.gguf --offline
+        ggufmap map model.gguf --filter 'blk\\.0\\.'  # the first block
+        ggufmap map model.gguf --filter kv_b_proj     # what becomes this parameter
     """
     from ggufmap.report.as_json import assignments
     from ggufmap.serving.preflight import preflight

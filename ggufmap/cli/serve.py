@@ -16,16 +16,31 @@ if TYPE_CHECKING:
     from ggufmap.serving.preflight import Preflight
 
 _VllmOptions = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- VLLM_OPTIONS...]", help="Options of `vllm serve`, after `--`.")
+    list[str] | None, typer.Argument(metavar="-- VLLM_OPTIONS", help="Options of `vllm serve`, after `--`.")
 ]
 _ChatTemplate = Annotated[
     Path | None,
-    typer.Option("--chat-template", metavar="FILE", help="A Jinja template instead of the file's own."),
+    typer.Option(
+        "--chat-template",
+        metavar="FILE",
+        help="A Jinja template instead of the file's own.",
+        rich_help_panel=options.FILES,
+    ),
 ]
-_NoMtp = Annotated[bool, typer.Option("--no-mtp", help="No speculative decoding, though the file has a draft.")]
+_DRAFTING = "Speculative decoding"
+_NoMtp = Annotated[
+    bool,
+    typer.Option("--no-mtp", help="None, though the file has a draft.", rich_help_panel=_DRAFTING),
+]
 _DraftTokens = Annotated[
     int | None,
-    typer.Option("--num-speculative-tokens", min=1, help="Draft tokens per step (default: one per draft block)."),
+    typer.Option(
+        "--num-speculative-tokens",
+        metavar="N",
+        min=1,
+        help="Draft tokens per step (default: one per draft block).",
+        rich_help_panel=_DRAFTING,
+    ),
 ]
 
 
@@ -37,7 +52,7 @@ def serve(
     mmproj: options.Mmproj = None,
     tokenizer: options.Tokenizer = None,
     chat_template: _ChatTemplate = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Gate on the rows alone, without a trace.")] = False,
+    offline: options.Offline = False,
     no_mtp: _NoMtp = False,
     num_speculative_tokens: _DraftTokens = None,
     storage: options.Storage = options.Choice.AUTO,
@@ -48,8 +63,13 @@ def serve(
     """Serve MODEL with vLLM: audit it first, write its config and tokenizer, then run `vllm serve`.
 
     A file with MTP (nextn) blocks is served with speculative decoding. The process becomes vLLM, which gets the signals
-    and gives the exit code. Anything after `--` goes to `vllm serve`, for example:
-    ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
+    and gives the exit code. Anything after `--` goes to `vllm serve`.
+
+    Examples:
+        ggufmap serve model.gguf
+        ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
+        ggufmap serve model.gguf -- --tensor-parallel-size 8 --enable-expert-parallel
+        ggufmap serve model.gguf --dry-run  # the command and its environment
     """
     from ggufmap.mapping.storage import Storage
     from ggufmap.modeldir.build import tokenizer_warnings

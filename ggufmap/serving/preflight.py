@@ -15,6 +15,7 @@ from ggufmap.mapping.storage import Storage
 from ggufmap.modeldir.config import ModelConfig, build_config
 from ggufmap.serving.infer import infer
 from ggufmap.serving.settle import settle, unsettled
+from ggufmap.serving.stages import announce, stage
 from ggufmap.target.client import vllm_available
 from ggufmap.target.devices import World
 from ggufmap.target.stock import stock_map
@@ -53,20 +54,24 @@ def preflight(
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
-    checkpoint = open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True)
+    with stage(f"header of {model}"):
+        checkpoint = open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True)
     try:
         untraced = not offline and world is None and not vllm_available()
         offline = offline or untraced
         inferred = None
         try:
-            architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
-            config = build_config(checkpoint, architecture, hf_config)
+            with stage("config"):
+                architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
+                config = build_config(checkpoint, architecture, hf_config)
         except UnknownArchitectureError:
             if not infer_unknown:
                 raise
-            found = infer(checkpoint, hf_config=hf_config, model_class=model_class, offline=offline, world=world)
+            with stage("inference of rows"):
+                found = infer(checkpoint, hf_config=hf_config, model_class=model_class, offline=offline, world=world)
             architecture, config, inferred = found.architecture, found.config, found.inferred
-        plan = replace(resolve(checkpoint, architecture), inferred=inferred)
+        with stage(f"rows of {architecture.names[0]}"):
+            plan = replace(resolve(checkpoint, architecture), inferred=inferred)
         warnings = list(config.warnings)
         gaps = sum(split.header.gap_bytes for split in checkpoint.splits)
         if gaps:
@@ -75,12 +80,14 @@ def preflight(
             warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
         if not offline:
             flags = {row.key: row.value for row in architecture.draft_flags}
+            announce("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...")
             plan = settle(plan, config.values, flags, world or World(), storage, online)
             warnings += _draft_warnings(plan, config)
         else:
             plan = replace(plan, storage=unsettled(storage))
         if stock:
-            plan = replace(plan, stock=stock_map(plan, config.values))
+            with stage("gguf-py's own map"):
+                plan = replace(plan, stock=stock_map(plan, config.values))
         return Preflight(checkpoint, architecture, config, replace(plan, warnings=(*plan.warnings, *warnings)))
     except BaseException:
         checkpoint.close()

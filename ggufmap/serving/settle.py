@@ -9,6 +9,7 @@ from ggufmap.errors import GgufmapError, MissingDependencyError, UsageError
 from ggufmap.mapping import Plan, Role, join_trace
 from ggufmap.mapping.plan import StoragePlan, TraceResult
 from ggufmap.mapping.storage import Storage, demoted, dense_plan, packed_plan, plan_storage
+from ggufmap.serving.stages import stage
 from ggufmap.target.client import trace
 from ggufmap.target.devices import World
 
@@ -33,15 +34,16 @@ def settle(
         if asked is Storage.PACKED:
             raise UsageError(f"--storage packed: {_quantises(online)}", hint="Leave one of the two out.")
         note = "asked for" if online is None else _quantises(online)
-        return replace(join_trace(plan, trace(plan, config, flags, world)), storage=dense_plan(asked, note))
-    dense = trace(plan, config, flags, world, ask_packing=True)
+        found = _trace("dense", plan, config, flags, world)
+        return replace(join_trace(plan, found), storage=dense_plan(asked, note))
+    dense = _trace("dense, and what could be packed", plan, config, flags, world, ask_packing=True)
     storage = plan_storage(plan, dense, asked)
     for _ in range(_ATTEMPTS):
         if not any(group.packed for group in storage.groups):
             break
         candidate = packed_plan(plan, storage)
         try:
-            found = trace(candidate, config, flags, world)
+            found = _trace("packed", candidate, config, flags, world)
         except MissingDependencyError as e:
             storage = _without(storage, e.message.strip().splitlines()[-1])
             break
@@ -54,6 +56,14 @@ def settle(
     if asked is Storage.PACKED:
         raise _nothing_packed(storage)
     return replace(join_trace(plan, dense), storage=storage)
+
+
+def _trace(
+    what: str, plan: Plan, config: Mapping[str, object], flags: list[str], world: World, *, ask_packing: bool = False
+) -> TraceResult:
+    where = f"{world.device or 'this machine'}, rank 0 of {world.tensor_parallel}"
+    with stage(f"vLLM's {plan.model_class} on {where}, {what}"):
+        return trace(plan, config, flags, world, ask_packing=ask_packing)
 
 
 def _nothing_packed(storage: StoragePlan) -> GgufmapError:
