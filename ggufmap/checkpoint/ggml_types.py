@@ -1,6 +1,7 @@
 """The ggml type table: block and byte sizes of every tensor type a GGUF file can name.
 
 Source: llama.cpp 0c1e57098, `ggml/include/ggml.h` (enum ggml_type) and `ggml/src/ggml-common.h` (block structs).
+Names of ik_llama.cpp's own types: its `gguf-py/gguf/constants.py`, read in 2025.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ _KNOWN = (
     (39, "MXFP4", 32, 17),
     (40, "NVFP4", 64, 36),
     (41, "Q1_0", 128, 18),
+    (42, "Q2_0", 64, 18),
 )
 
 # Ids that ggml once used and gave up (ggml.h keeps them commented out).
@@ -82,10 +84,44 @@ _RETIRED = {
     38: "IQ4_NL_8_8",
 }
 
+# Types that only ik_llama.cpp has. Those from 202 on are types of ggml with their rows interleaved.
+_IK_LLAMA = {
+    133: "Q6_0",
+    134: "IQ1_BN",
+    135: "IQ2_BN",
+    137: "IQ2_K",
+    138: "IQ3_K",
+    139: "IQ4_K",
+    140: "IQ5_K",
+    141: "IQ6_K",
+    144: "IQ4_KS",
+    145: "IQ2_KS",
+    146: "IQ4_KSS",
+    152: "IQ5_KS",
+    153: "IQ2_KT",
+    154: "IQ3_KT",
+    155: "IQ4_KT",
+    156: "IQ3_KS",
+    157: "IQ2_KL",
+    158: "IQ1_KT",
+}
+
+_REMOVED = "this type was removed from ggml"
+_OF_IK_LLAMA = "a type that only ik_llama.cpp has"
+_UNKNOWN = "this id is unknown here (it needs a llama.cpp newer than this table, or a fork such as ik_llama.cpp)"
+
 TYPES: dict[int, GgmlType] = {
     **{id: GgmlType(id, name, block, size) for id, name, block, size in _KNOWN},
-    **{id: GgmlType(id, name, 0, 0, "this type was removed from ggml") for id, name in _RETIRED.items()},
+    **{id: GgmlType(id, name, 0, 0, _REMOVED) for id, name in _RETIRED.items()},
+    **{id: GgmlType(id, name, 0, 0, _OF_IK_LLAMA) for id, name in _IK_LLAMA.items()},
 }
+
+FORK_TYPES = {
+    42: GgmlType(
+        42, "Q2_0_128", 128, 34, "a fork's Q2_0, with blocks of 128 values in 34 bytes; llama.cpp's has 64 in 18"
+    )
+}
+"""Ids that a fork gave to a type of another size before ggml did. Only the offsets in a file tell which it means."""
 
 
 BYTES = GgmlType(-1, "bytes", 1, 1)
@@ -94,13 +130,4 @@ BYTES = GgmlType(-1, "bytes", 1, 1)
 
 def ggml_type(id: int) -> GgmlType:
     """The type with this id. An unknown id gives a type that can be listed but not read."""
-    known = TYPES.get(id)
-    if known is not None:
-        return known
-    return GgmlType(
-        id,
-        f"unknown_{id}",
-        0,
-        0,
-        "this id is unknown here (a newer llama.cpp, or a fork such as ik_llama.cpp)",
-    )
+    return TYPES.get(id) or GgmlType(id, f"unknown_{id}", 0, 0, _UNKNOWN)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ggufmap.checkpoint import limits
 from ggufmap.checkpoint.cursor import Cursor
-from ggufmap.checkpoint.ggml_types import GgmlType, ggml_type
+from ggufmap.checkpoint.ggml_types import FORK_TYPES, GgmlType, ggml_type
 from ggufmap.checkpoint.metadata import SCALARS, Array, Metadata, Value, ValueType
 from ggufmap.checkpoint.source import ByteSource
 from ggufmap.errors import FileError
@@ -38,6 +38,9 @@ _STRUCT_CODES = {
     "f8": "d",
 }
 _type = functools.cache(ggml_type)
+
+_Entry = tuple[str, GgmlType, tuple[int, ...], int]
+"""A row of the tensor table: name, type, shape in numpy order, offset relative to the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ def _parse(cursor: Cursor, version: int) -> Header:
     alignment = _alignment(metadata)
     entries = [_entry(cursor) for _ in range(tensor_count)]
     data_offset = -(-cursor.position // alignment) * alignment
+    entries = _as_a_fork_means(entries, source.size - data_offset, alignment)
     tensors, gaps = _place(entries, source, data_offset, alignment)
     return Header(version, cursor.order, metadata, tensors, alignment, data_offset, gaps)
 
@@ -210,8 +214,7 @@ def _alignment(metadata: Metadata) -> int:
     return data
 
 
-def _entry(cursor: Cursor) -> tuple[str, GgmlType, tuple[int, ...], int]:
-    """One row of the tensor table: name, type, shape in numpy order, offset relative to the data."""
+def _entry(cursor: Cursor) -> _Entry:
     cursor.where = _TABLE
     name = cursor.text(limits.NAME_BYTES)
     cursor.where = ("tensor", name)
@@ -230,8 +233,23 @@ def _entry(cursor: Cursor) -> tuple[str, GgmlType, tuple[int, ...], int]:
     return name, type, tuple(reversed(dims)) or (1,), offset
 
 
+def _as_a_fork_means(entries: list[_Entry], data_bytes: int, alignment: int) -> list[_Entry]:
+    """With a fork's type, where the way to the next tensor is too short for ggml's and just right for the fork's."""
+    found: dict[int, GgmlType] = {}
+    for index, (_, type, shape, offset) in enumerate(entries):
+        other = FORK_TYPES.get(type.id)
+        if other is None or shape[-1] % other.block:
+            continue
+        room = (entries[index + 1][3] if index + 1 < len(entries) else data_bytes) - offset
+        elements = math.prod(shape)
+        needed = elements // other.block * other.bytes
+        if elements // type.block * type.bytes > room and room in (needed, -(-needed // alignment) * alignment):
+            found[type.id] = other
+    return [(name, found.get(type.id, type), shape, at) for name, type, shape, at in entries] if found else entries
+
+
 def _place(
-    entries: list[tuple[str, GgmlType, tuple[int, ...], int]],
+    entries: list[_Entry],
     source: ByteSource,
     data_offset: int,
     alignment: int,

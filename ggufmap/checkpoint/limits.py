@@ -30,7 +30,7 @@ STRINGS = Limit("strings in arrays, all together", 1 << 21, "the largest vocabul
 ARRAY_DEPTH = Limit("nesting of arrays", 4, "no writer nests at all, the specification allows it", least=1)
 NESTED_ARRAYS = Limit("arrays inside arrays, all together", 10_000, "each costs 12 bytes of header, 200 of memory")
 DIMENSIONS = Limit("dimensions", 4, "GGML_MAX_DIMS")
-TYPE = Limit("ggml type", 1023, "ggml has 43, forks use ids up to 156; those unknown here can be listed, not read")
+TYPE = Limit("ggml type", 1023, "ggml has 43, forks use ids up to 399; those unknown here can be listed, not read")
 ELEMENTS = Limit(
     "elements of a tensor", (1 << 63) - 1, "ggml counts in int64; a size in bytes has no limit but the file"
 )

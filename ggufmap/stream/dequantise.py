@@ -1,6 +1,7 @@
 """Stored bytes to values: quantised ggml types to float32, plain ones to what they are.
 
 libgguf's C kernels (bit-equal to gguf-py's reference, GIL released) decode quantised rows; gguf-py is the fallback.
+Q2_0, which neither decodes yet, is decoded here.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def require_decodable(tensor: Tensor) -> None:
 
 @cache
 def _decoder(type: GgmlType) -> _Decoder:
-    for make in (_libgguf_decoder, _gguf_py_decoder):
+    for make in (_libgguf_decoder, _gguf_py_decoder, _own_decoder):
         found = make(type)
         if found is not None:
             return found
@@ -105,5 +106,20 @@ def _gguf_py_decoder(type: GgmlType) -> _Decoder | None:
 
     def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
         values[...] = gguf.quants.dequantize(raw.reshape(rows, -1), kind)
+
+    return decode
+
+
+def _own_decoder(type: GgmlType) -> _Decoder | None:
+    """Q2_0: a float16 scale, then two bits a value, lowest first, for -1 to 2 (ggml-quants.c, dequantize_row_q2_0)."""
+    if type.name != "Q2_0":
+        return None
+    factors, shifts = np.arange(-1, 3, dtype=np.float32), np.arange(0, 8, 2, dtype=np.uint8)
+
+    def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
+        blocks = raw.reshape(-1, type.bytes)
+        scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+        codes = blocks[:, 2:, None] >> shifts & 3
+        values[...] = (factors[codes].reshape(-1, type.block) * scales).reshape(rows, columns)
 
     return decode

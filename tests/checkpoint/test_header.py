@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -193,7 +194,7 @@ def test_gaps_between_tensors_are_counted(tmp_path: Path) -> None:
     assert header(path).gap_bytes == 0
 
 
-@pytest.mark.parametrize(("id", "name"), [(4, "Q4_2"), (36, "IQ4_NL_4_4"), (42, "unknown_42"), (153, "unknown_153")])
+@pytest.mark.parametrize(("id", "name"), [(4, "Q4_2"), (36, "IQ4_NL_4_4"), (43, "unknown_43"), (153, "IQ2_KT")])
 def test_unreadable_types_leave_the_file_readable(tmp_path: Path, id: int, name: str) -> None:
     tensors = [
         TensorSpec("before", (1,), data=b"abcd"),
@@ -209,6 +210,36 @@ def test_unreadable_types_leave_the_file_readable(tmp_path: Path, id: int, name:
         for request in (None, slice(0, 1)):
             with pytest.raises(UnsupportedError, match=rf"tensor odd has ggml type {name} \(id {id}\)"):
                 checkpoint.read(odd, request)
+
+
+def q2_0(block: int, *rows: int, last: int = 0) -> bytes:
+    """Tensors of type 42, 256 columns each, with blocks of `block` values, and an F32 one between them."""
+    size = 2 + block // 4
+    tensors = [TensorSpec(f"t{i}", (256, n), 42, bytes(n * 256 // block * size)) for i, n in enumerate(rows)]
+    end = [TensorSpec("end", (256, last), 42, bytes(last * 256 // block * size))] if last else []
+    return gb.build([], [*tensors, TensorSpec("plain", (8,), data=b"abcd" * 8), *end])
+
+
+@pytest.mark.parametrize(("rows", "last"), [((9,), 0), ((9, 1), 0), ((), 5), ((1, 40), 3)])
+def test_type_42_is_a_fork_s_where_the_offsets_say_so(tmp_path: Path, rows: tuple[int, ...], last: int) -> None:
+    """llama.cpp's Q2_0 has blocks of 64 values; a fork had used the id for blocks of 128 before."""
+    with opened(tmp_path / "a.gguf", q2_0(64, *rows, last=last)) as checkpoint:
+        assert {t.type.name for t in checkpoint.tensors.values()} == {"Q2_0", "F32"}
+        assert all(t.nbytes == math.prod(t.shape) // 64 * 18 for t in checkpoint.tensors.values() if t.name != "plain")
+    with opened(tmp_path / "b.gguf", q2_0(128, *rows, last=last)) as checkpoint:
+        assert {t.type.name for t in checkpoint.tensors.values()} == {"Q2_0_128", "F32"}
+        assert checkpoint.read(checkpoint.tensors["plain"]) == b"abcd" * 8
+        odd = next(t for t in checkpoint.tensors.values() if t.name != "plain")
+        with pytest.raises(UnsupportedError, match=r"Q2_0_128 \(id 42\): a fork's Q2_0, with blocks of 128"):
+            checkpoint.read(odd)
+
+
+@pytest.mark.parametrize("cut", [1, 32, 200])
+def test_a_truncated_file_of_type_42_is_truncated(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(q2_0(64, last=20)[:-cut])
+    with pytest.raises(FileError, match="truncated: tensor end needs 1440 bytes"):
+        open_checkpoint(path)
 
 
 def test_string_arrays_stay_in_the_file_until_asked_for(tmp_path: Path) -> None:

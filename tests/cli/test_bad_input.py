@@ -118,7 +118,7 @@ def test_is_said_and_exits_with_2(cli: Cli, tmp_path: Path, name: str, command: 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("id", [4, 42])
+@pytest.mark.parametrize("id", [4, 43, 153])
 def test_an_unusable_type_that_is_needed_is_a_bad_mapping(cli: Cli, tmp_path: Path, id: int) -> None:
     odd = TensorSpec("blk.1.attn_v.weight", (64, 32), id, bytes(2048))
     path = small.write_llama(tmp_path / "m.gguf", tensors=small.replaced(small.llama_tensors(), odd))
@@ -136,12 +136,12 @@ def test_an_unusable_type_that_is_needed_is_a_bad_mapping(cli: Cli, tmp_path: Pa
 
 
 def test_an_unusable_type_that_nobody_needs_is_none(cli: Cli, tmp_path: Path) -> None:
-    odd = TensorSpec("rope_freqs.weight", (8,), 42, bytes(32))
+    odd = TensorSpec("rope_freqs.weight", (8,), 43, bytes(32))
     path = small.write_llama(tmp_path / "m.gguf", tensors=[*small.llama_tensors(), odd])
     # The factors are needed for the config all the same, and cannot be read.
     found = cli("audit", path, "--offline")
     assert found.code == 2
-    assert "rope_freqs.weight has type unknown_42, F32 expected" in found.err
+    assert "rope_freqs.weight has type unknown_43, F32 expected" in found.err
 
 
 def test_unreadable_file(cli: Cli) -> None:

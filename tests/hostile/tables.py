@@ -90,8 +90,10 @@ def _tensors() -> None:
         "tensor t appears twice",
         llama_cpp=("TENSORS_DUPLICATE_NAME",),
     )
-    for number in (4, 36, 42, 153):
+    for number in (4, 36, 43, 153):
         _add(kind, f"type {number}", lambda n=number: tensors(TensorSpec("t", (1,), n, data=bytes(32))), None)
+    _add(kind, "type 42, llama.cpp's", lambda: tensors(TensorSpec("t", (128, 9), 42, data=bytes(324))), None)
+    _add(kind, "type 42, a fork's", lambda: tensors(TensorSpec("t", (128, 9), 42, data=bytes(306))), None)
     for number in (1024, 1 << 31, (1 << 32) - 1):
         _add(
             kind,
@@ -147,7 +149,7 @@ def _tensors() -> None:
     _add(
         kind,
         "unknown type beyond the end",
-        lambda: tensors(TensorSpec("a", (1,), 42, offset=1 << 60), TensorSpec("b", (1,), offset=1 << 61)),
+        lambda: tensors(TensorSpec("a", (1,), 43, offset=1 << 60), TensorSpec("b", (1,), offset=1 << 61)),
         "truncated: tensor a",
     )
     _add(

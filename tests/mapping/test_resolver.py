@@ -229,8 +229,8 @@ def test_a_stack_is_one_parameter_per_expert(plan: Planner, experts: int) -> Non
         (TensorSpec("blk.0.attn_q.weight", ()), "shape (1,): 1 rows cannot be split into 4 heads"),
         (TensorSpec("blk.0.attn_q.weight", (64, 64), 4, bytes(2304)), "ggml type Q4_2 (id 4): this type was removed"),
         (
-            TensorSpec("blk.0.attn_q.weight", (64, 64), 42, bytes(2304)),
-            "ggml type unknown_42 (id 42): this id is unknown",
+            TensorSpec("blk.0.attn_q.weight", (64, 64), 43, bytes(2304)),
+            "ggml type unknown_43 (id 43): this id is unknown",
         ),
         (TensorSpec("blk.0.attn_q.weight", (64, 0)), "shape (0, 64) holds no values"),
         (TensorSpec("blk.0.attn_q.weight", (0, 64)), "shape (64, 0) holds no values"),
@@ -245,7 +245,7 @@ def test_shapes_and_types_that_cannot_be_used_are_mismatched(plan: Planner, bad:
 
 
 def test_an_unusable_type_nobody_needs_is_no_mismatch(plan: Planner) -> None:
-    found = plan([*small.llama_tensors(), TensorSpec("rope_freqs.weight", (8,), 42, bytes(32))])
+    found = plan([*small.llama_tensors(), TensorSpec("rope_freqs.weight", (8,), 43, bytes(32))])
     assert not found.mismatched
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gguf.constants import GGML_QUANT_SIZES
+from support import ggml
 from support import gguf_bytes as gb
 from support.gguf_bytes import TensorSpec
 
@@ -177,10 +178,25 @@ def test_every_usable_type_is_plain_decoded_or_refused(tmp_path: Path) -> None:
                 assert e.message == f"no decoder for ggml type {type.name} (id {type.id}) is installed"
             else:
                 assert read_values(checkpoint, tensor, torch.float32).shape == (type.block,)
-    assert refused <= {"Q8_1", "Q8_K", "Q1_0"}  # no file holds the first two: llama.cpp uses them in memory only
+    assert refused <= {"Q8_1", "Q8_K"}  # no file holds these two: llama.cpp uses them in memory only
 
 
-@pytest.mark.parametrize("id", [4, 42])
+@pytest.mark.parametrize("name", ["Q1_0", "Q2_0"])
+def test_types_that_gguf_py_does_not_decode_are_llama_cpp_s_bit_for_bit(tmp_path: Path, name: str) -> None:
+    type = TYPE[name]
+    assert name not in DECODED
+    raw = np.random.default_rng(type.id).integers(0, 256, (ROWS * 2, type.bytes), dtype=np.uint8)
+    raw[:, 1] &= 0xBB  # no scale that is infinite or no number
+    expected = torch.from_numpy(ggml.decoded(name.lower(), raw, raw.shape[0] * type.block)).reshape(ROWS, -1)
+    path = tmp_path / "t.gguf"
+    path.write_bytes(gb.build([], [TensorSpec("t", (columns(type), ROWS), type.id, raw.tobytes())]))
+    with open_checkpoint(path) as checkpoint:
+        assert_same_bits(read_values(checkpoint, checkpoint.tensors["t"], torch.float32), expected)
+        source = TensorSource(checkpoint, checkpoint.tensors["t"], 2, 3, torch.float32, Meter())
+        assert_same_bits(lazy_tensor(source, source.shape).materialise(), expected[2:5])
+
+
+@pytest.mark.parametrize("id", [4, 43, 153])
 def test_unreadable_type_is_refused_by_name(tmp_path: Path, id: int) -> None:
     path = tmp_path / "t.gguf"
     path.write_bytes(gb.build([], [TensorSpec("x.weight", (4,), id, bytes(32))]))
