@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,14 @@ from ggufmap.checkpoint.draft import check_same_model, draft_tensors
 from ggufmap.checkpoint.header import Header, check_data, parse_header
 from ggufmap.checkpoint.metadata import Metadata
 from ggufmap.checkpoint.projector import check_names, check_projector, projector_type, projectors_beside
-from ggufmap.checkpoint.source import ByteSource, LocalFile
+from ggufmap.checkpoint.source import ByteSource, LocalFile, Place
 from ggufmap.checkpoint.splits import check_set, members, model_file
 from ggufmap.checkpoint.tensor import Tensor
 from ggufmap.errors import FileError, GgufmapError
 
 _HASH_CHUNK = 1 << 20
+_AT_ONCE = 8
+"""Remote splits that are opened at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Split:
 
     source: ByteSource
     header: Header
+    place: Place
 
 
 class Checkpoint:
@@ -34,7 +38,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        path: Path,
+        path: Place,
         splits: tuple[Split, ...],
         draft: tuple[Split, ...] = (),
         projector: tuple[Split, ...] = (),
@@ -49,9 +53,9 @@ class Checkpoint:
         self.splits = splits + draft + projector
         self.own_splits = len(splits)
         self.metadata: Metadata = splits[0].header.metadata
-        self.draft_path = Path(draft[0].source.name) if draft else None
+        self.draft_path = draft[0].place if draft else None
         self.projector: Metadata | None = projector[0].header.metadata if projector else None
-        self.projector_path = Path(projector[0].source.name) if projector else None
+        self.projector_path = projector[0].place if projector else None
         self.projector_note = projector_note
         tensors = _union(splits)
         if draft:
@@ -128,9 +132,14 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    path: Path, *, check: bool = True, draft: Path | None = None, mmproj: Path | None = None, look_beside: bool = False
+    path: Place,
+    *,
+    check: bool = True,
+    draft: Place | None = None,
+    mmproj: Place | None = None,
+    look_beside: bool = False,
 ) -> Checkpoint:
-    """Open the checkpoint at `path`: a file, any split of a set, or a folder that holds one model.
+    """Open the checkpoint at `path`: a file, any split of a set, or a local folder that holds one model.
 
     With `check` false, tensor data may be missing (a file cut after its header still opens). `draft` is a separate
     file with the draft blocks of the same model (llama.cpp's `mtp-*.gguf`), `mmproj` one with its multimodal projector.
@@ -141,9 +150,9 @@ def open_checkpoint(
     with ExitStack() as opened:
         splits = _open_set(path, check)
         opened.callback(_close, splits)
-        model, file = splits[0].header.metadata, Path(splits[0].source.name)
+        model, file = splits[0].header.metadata, splits[0].place
 
-        def side(named: Path | None, fits: Callable[[Metadata, Metadata], None]) -> tuple[Split, ...]:
+        def side(named: Place | None, fits: Callable[[Metadata, Metadata], None]) -> tuple[Split, ...]:
             if named is None:
                 return ()
             found = _open_set(named, check)
@@ -160,9 +169,9 @@ def open_checkpoint(
         return checkpoint
 
 
-def _beside(model: Path, metadata: Metadata, check: bool) -> tuple[Path | None, str]:
+def _beside(model: Place, metadata: Metadata, check: bool) -> tuple[Place | None, str]:
     """The projector beside `model`, or why none of those that are there is taken."""
-    found = projectors_beside(model)
+    found: Sequence[Place] = projectors_beside(model) if isinstance(model, Path) else model.projectors()
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         return None, f"images are off: {len(found)} projectors lie beside the model ({names}); name one with --mmproj"
@@ -176,20 +185,19 @@ def _beside(model: Path, metadata: Metadata, check: bool) -> tuple[Path | None, 
     return (found[0] if found else None), ""
 
 
-def _close(splits: tuple[Split, ...] | list[Split]) -> None:
+def _close(splits: Sequence[Split]) -> None:
     for split in splits:
         split.source.close()
 
 
-def _open_set(path: Path, check: bool) -> tuple[Split, ...]:
+def _open_set(path: Place, check: bool) -> tuple[Split, ...]:
     opened: list[Split] = []
     try:
-        named = model_file(path)
+        named = model_file(path) if isinstance(path, Path) else path
         opened.append(_open_split(named, check))
         files = members(named, opened[0].header)
-        if len(files) > 1:
-            opened.extend(_open_split(file, check) for file in files if file != named)
-            opened.sort(key=lambda split: files.index(Path(split.source.name)))
+        opened += _open_others([file for file in files if file != named], check)
+        opened.sort(key=lambda split: files.index(split.place))
         check_set([(split.source.name, split.header) for split in opened])
         return tuple(opened)
     except BaseException:
@@ -197,16 +205,30 @@ def _open_set(path: Path, check: bool) -> tuple[Split, ...]:
         raise
 
 
-def _open_split(file: Path, check: bool) -> Split:
-    source = LocalFile(file)
+def _open_others(files: Sequence[Place], check: bool) -> list[Split]:
+    """The rest of a set; remote ones side by side."""
+    with ThreadPoolExecutor(1 if all(isinstance(file, Path) for file in files) else _AT_ONCE) as pool:
+        running = [pool.submit(_open_split, file, check) for file in files]
+    opened = [each.result() for each in running if each.exception() is None]
+    failed = next((error for each in running if (error := each.exception()) is not None), None)
+    if failed is not None:
+        _close(opened)
+        raise failed
+    return opened
+
+
+def _open_split(file: Place, check: bool) -> Split:
+    source = LocalFile(file) if isinstance(file, Path) else file.open()
     try:
         header = parse_header(source)
+        if not isinstance(source, LocalFile):
+            source.header_ends(header.data_offset)
         if check:
             check_data(header, source)
     except BaseException:
         source.close()
         raise
-    return Split(source, header)
+    return Split(source, header, file)
 
 
 def _union(splits: tuple[Split, ...], first: int = 0) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Byte sources: where a checkpoint's bytes come from. A local file here; the protocol fits HTTP ranges too."""
+"""Byte sources: where a checkpoint's bytes come from. A local file here; remote ones are in `ggufmap/remote/`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ggufmap.errors import FileError
 
@@ -43,6 +43,58 @@ class ByteSource(Protocol):
     def close(self) -> None:
         """Release the source."""
         ...
+
+
+class RemoteSource(ByteSource, Protocol):
+    """A source whose header is fetched and kept; of what lies behind it only a few small pieces can be read."""
+
+    def header_ends(self, offset: int) -> None:
+        """Say that the header is parsed and ends at `offset`."""
+        ...
+
+
+class Remote(Protocol):
+    """A file that is no local one: what a Path is to a LocalFile. Its `str()` carries no credentials."""
+
+    @property
+    def name(self) -> str:
+        """The file's name in its folder."""
+        ...
+
+    @property
+    def stem(self) -> str:
+        """The name without its suffix."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """The suffix, with its dot."""
+        ...
+
+    @property
+    def parent(self) -> str:
+        """How messages call the folder."""
+        ...
+
+    def with_name(self, name: str) -> Remote:
+        """Another file of the same folder."""
+        ...
+
+    def is_file(self) -> bool:
+        """False when it is known not to be there."""
+        ...
+
+    def projectors(self) -> list[Remote]:
+        """The multimodal projectors that belong to it, as far as the folder can be listed."""
+        ...
+
+    def open(self) -> RemoteSource:
+        """Open it. Raises GgufmapError kinds when it cannot be reached."""
+        ...
+
+
+Place: TypeAlias = Path | Remote
+"""Where a file is."""
 
 
 class LocalFile:

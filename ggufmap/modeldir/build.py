@@ -17,6 +17,7 @@ from pathlib import Path
 from ggufmap import __version__
 from ggufmap.archs.base import JsonValue, Rule
 from ggufmap.checkpoint import Checkpoint
+from ggufmap.checkpoint.source import Place
 from ggufmap.errors import UsageError
 from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
@@ -57,12 +58,11 @@ def build_model_dir(
     built.
     """
     header_hash = checkpoint.header_hash()
-    gguf = checkpoint.path.resolve()
     if output is not None:
         return _write_to(output, checkpoint, config, tokenizer, header_hash)
     values = json.dumps([dict(config.values), processor_files(config)], sort_keys=True)
     sides = str((checkpoint.draft_path, checkpoint.projector_path))
-    parts = [header_hash, str(gguf), sides, values, _identity(tokenizer), __version__]
+    parts = [header_hash, _whole(checkpoint.path), sides, values, _identity(tokenizer), __version__]
     if packed:
         parts.append(json.dumps(_plain(packed), sort_keys=True))
     parts += map(repr, rows)
@@ -135,19 +135,26 @@ def _fill(
     _write_files(folder, checkpoint, config, tokenizer, header_hash)
     manifest: dict[str, JsonValue] = {
         "schema": _SCHEMA,
-        "gguf": str(checkpoint.path.resolve()),
+        "gguf": _whole(checkpoint.path),
         "header_hash": header_hash,
         "ggufmap": __version__,
         "files": _digests(folder),
     }
     for key, side in (("draft", checkpoint.draft_path), ("mmproj", checkpoint.projector_path)):
         if side is not None:
-            manifest[key] = str(side.resolve())
+            manifest[key] = _whole(side)
     if packed:
         manifest["packed"] = _plain(packed)
     if rows:
         manifest["rows"] = rows_as_json(rows)
     _dump(folder / MANIFEST, manifest)
+
+
+def _whole(place: Place) -> str:
+    """`place` from wherever it is read. The file's own name stays, where that is a link (the hub's cache is made of
+    them): the other splits are found by it.
+    """
+    return str(place.parent.resolve() / place.name) if isinstance(place, Path) else str(place)
 
 
 def _plain(packed: Mapping[str, Packed]) -> dict[str, JsonValue]:

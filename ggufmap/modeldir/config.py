@@ -83,6 +83,8 @@ def config_from_header(checkpoint: Checkpoint, architecture: Architecture) -> Mo
 def _given_file(checkpoint: Checkpoint, hf_config: Path | None) -> Path | None:
     if hf_config is not None:
         return hf_config / "config.json" if os.path.isdir(hf_config) else hf_config  # noqa: PTH112 - never raises
+    if not isinstance(checkpoint.path, Path):  # what lies beside a remote file is not read: a download leaves it out
+        return None
     sibling = checkpoint.path.parent / "config.json"
     return sibling if sibling.is_file() else None
 

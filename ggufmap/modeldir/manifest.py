@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ggufmap.archs.base import JsonValue, Rule
-from ggufmap.errors import FileError
+from ggufmap.errors import FileError, UsageError
 
 MANIFEST = "ggufmap.json"
 
@@ -37,10 +37,18 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a model directory. Raises FileError when there is none or it is broken."""
+    """The manifest of a model directory.
+
+    Raises FileError when there is none or it is broken, UsageError when it was made from a remote file.
+    """
     file = folder / MANIFEST
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
+        if "://" in data["gguf"]:
+            raise UsageError(
+                f"{folder}: was made from {data['gguf']}, whose weights are not on this machine",
+                hint="Download the file and make the folder from that; `ggufmap serve hf://...` does both.",
+            )
         draft, mmproj = (Path(data[key]) if data.get(key) is not None else None for key in ("draft", "mmproj"))
         packed = data.get("packed", {})
         return Manifest(

@@ -62,7 +62,7 @@ class Memory:
 
 def _opened(data: bytes) -> Checkpoint:
     source = Memory(data)
-    return Checkpoint(Path(NAME), (Split(source, parse_header(source)),))
+    return Checkpoint(Path(NAME), (Split(source, parse_header(source), Path(NAME)),))
 
 
 GETTERS = (
