@@ -85,8 +85,8 @@ def _halves(blocks: torch.Tensor, at: int, count: int = 1) -> torch.Tensor:
     return blocks[..., at : at + 2 * count].view(torch.float16).float()
 
 
-# The functions of the types. Their docstrings name the bytes of a block (ggml-common.h has the structs). A table's row is
-# the last dimension: what a byte holds of values that lie far apart is moved to its place by a view, not by a copy.
+# The functions of the types. Their docstrings name the bytes of a block (ggml-common.h has the structs). What a byte
+# holds, a row of a table, is the last dimension: values that lie far apart get to their place by a view, not by a copy.
 
 
 def _q4_0(blocks: torch.Tensor) -> Parts:
