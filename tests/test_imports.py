@@ -19,15 +19,16 @@ PACKAGE = Path(ggufmap.__file__).parent
 TABLE_FILE = PACKAGE.parent / "docs" / "architecture.md"
 
 # What the words of the table's last column mean, as modules below ggufmap.
-STAGES = ["checkpoint", "archs", "mapping", "target", "stream", "modeldir"]
+STAGES = ["checkpoint", "archs", "mapping", "target", "stream", "modeldir", "remote"]
 WORDS: dict[str, list[str]] = {
     "nothing": [],
     **{name: [name] for name in (*STAGES, "errors", "serving", "report")},
     "mapping's types": ["mapping.plan", "mapping.transforms"],
     "mapping's types and memory": ["mapping.plan", "mapping.transforms", "mapping.memory"],
     "archs' value types": ["archs.base"],
+    "modeldir's cache": ["modeldir.cache"],
     "all stages": STAGES,
-    "all": [*STAGES, "serving", "report"],
+    "all": [*STAGES, "serving", "report", "doctor"],
     "numpy": [],
     "torch": [],
     "vllm only inside functions": [],
@@ -44,12 +45,15 @@ OTHERS: dict[str, set[str]] = {
     "target": {"torch", "numpy", "vllm", "vllm_gguf_plugin", "gguf", "transformers"},
     "stream": {"torch", "numpy", "gguf", "libgguf"},
     "modeldir": {"numpy", "jinja2", "tokenizers"},
+    "remote": {"requests", "urllib3", "boto3", "botocore", "huggingface_hub"},
     "serving": {"torch", "vllm", "rich"},
+    "doctor": {"packaging"},
     "report": {"rich"},
     "cli": {"typer", "rich", "torch"},
 }
 # vLLM takes seconds to import and keeps state: nobody does it by being imported. Two folders have torch at the top.
-ONLY_IN_FUNCTIONS = {"jinja2", "vllm", "vllm_gguf_plugin", "gguf", "libgguf", "tokenizers", "transformers"}
+REMOTE = {"requests", "urllib3", "boto3", "botocore", "huggingface_hub"}
+ONLY_IN_FUNCTIONS = {"jinja2", "vllm", "vllm_gguf_plugin", "gguf", "libgguf", "tokenizers", "transformers", *REMOTE}
 TORCH_AT_THE_TOP = {"target", "stream"}
 
 # What breaks the table today, by folder. An entry that is gone must be deleted here; a new one is a decision about the

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from ggufmap.archs import Architecture, find_architecture
 from ggufmap.archs.base import JsonValue
-from ggufmap.checkpoint import Checkpoint, open_checkpoint
+from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import UnknownArchitectureError
 from ggufmap.mapping import Plan, resolve
 from ggufmap.mapping.plan import Warned
 from ggufmap.mapping.storage import Storage
 from ggufmap.modeldir.config import ModelConfig, build_config
+from ggufmap.remote import locate, open_model
+from ggufmap.remote.locate import Given
 from ggufmap.serving.infer import infer
 from ggufmap.serving.settle import settle, unsettled
 from ggufmap.serving.stages import announce, stage
@@ -32,11 +34,11 @@ class Preflight:
 
 
 def preflight(
-    model: Path,
+    model: Given,
     *,
     hf_config: Path | None = None,
-    draft: Path | None = None,
-    mmproj: Path | None = None,
+    draft: Given | None = None,
+    mmproj: Given | None = None,
     offline: bool = False,
     stock: bool = False,
     world: World | None = None,
@@ -47,6 +49,7 @@ def preflight(
 ) -> Preflight:
     """Resolve `model`, and trace the plan through vLLM unless `offline` or vLLM is absent (a warning says so).
 
+    Files are paths or references (`ggufmap/remote/`).
     `stock` adds what gguf-py's own name map would have done. `world` says for which GPU, and for a rank of how many,
     vLLM's classes are traced. `storage` is what is asked for, `online` the quantisation that vLLM does itself at load.
     With `infer_unknown`, a family without rows gets inferred ones (`model_class` says which vLLM class it is); the plan
@@ -54,8 +57,9 @@ def preflight(
 
     Raises GgufmapError kinds for unreadable files, unknown families, bad configs, a vLLM that cannot build the model.
     """
+    model = locate(model)
     with stage(f"header of {model}"):
-        checkpoint = open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True)
+        checkpoint = open_model(model, draft=draft, mmproj=mmproj, look_beside=True)
     try:
         untraced = not offline and world is None and not vllm_available()
         offline = offline or untraced
