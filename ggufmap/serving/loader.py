@@ -105,6 +105,8 @@ def load_into(
     Raises FileError when the file is not the one the folder was made from, MappingError when the plan has problems or
     the load did not write every element of every parameter exactly once, UsageError when `memory` is too little.
     """
+    import torch
+
     from ggufmap.mapping import Role
     from ggufmap.serving.memory import available
     from ggufmap.serving.progress import load_progress
@@ -120,12 +122,15 @@ def load_into(
         lazy, budget = Lazy(), Budget() if memory is None else Budget(memory)
         # Where memory is short the page cache is freed behind; other ranks may still want to read it.
         forget = ranks == 1 and total > available()
+        on_gpu = any(parameter.is_cuda for parameter in model.parameters())
         with (
-            Workers(budget, background=True) as workers,
+            Workers(budget, background=True, pinned=on_gpu) as workers,
             load_progress(f"{checkpoint.name} ({role})", total, rank, ranks) as progress,
         ):
             tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, workers, forget=forget)
             parameters = _load(model, tensors, workers)
+    if on_gpu:
+        torch.cuda.empty_cache()  # what decoding there took: vLLM measures what is free before it plans its cache
     overflown = outside_float16(model)
     if overflown:
         _warn(

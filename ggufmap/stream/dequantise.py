@@ -1,7 +1,8 @@
 """Stored bytes to values: quantised ggml types to float32, plain ones to what they are.
 
 libgguf's C kernels (bit-equal to gguf-py's reference, GIL released) decode quantised rows; gguf-py is the fallback.
-Q2_0, which neither decodes yet, is decoded here.
+Q2_0, which neither decodes yet, is decoded here. On a GPU torch's own operations do it, in the same order, so that the
+values are the same.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 from ggufmap.checkpoint import Tensor
 from ggufmap.checkpoint.ggml_types import BYTES, GgmlType
 from ggufmap.errors import UnsupportedError
+from ggufmap.stream import torch_decode
+from ggufmap.stream.lanes import Put
 
 _NATIVE: dict[str, torch.dtype] = {
     "F32": torch.float32,
@@ -31,7 +34,10 @@ _NATIVE: dict[str, torch.dtype] = {
 }
 
 Bytes = npt.NDArray[np.uint8]
-_Decoder = Callable[[Bytes, npt.NDArray[np.float32], int, int], None]
+_Decoder = Callable[[Bytes, npt.NDArray[np.float32]], None]
+
+ROUNDED = 1 << 18
+"""Values that are decoded before they are rounded into another dtype: what stays in a core's own cache meanwhile."""
 
 
 def is_native(type: GgmlType) -> bool:
@@ -45,15 +51,40 @@ def value_dtype(type: GgmlType) -> torch.dtype | None:
 
 
 def decode(type: GgmlType, raw: Bytes, values: npt.NDArray[np.float32]) -> None:
-    """Decode contiguous whole blocks of a quantised type into `values`, shape (rows, columns)."""
-    _decoder(type)(raw, values, *values.shape)
+    """Decode contiguous whole blocks of a quantised type into `values`, of any contiguous shape, on this thread."""
+    _decoder(type)(raw, values.reshape(-1))
 
 
-def plain_values(tensor: Tensor, raw: Bytes, columns: int) -> torch.Tensor:
-    """Contiguous stored bytes of a plain type as what they are, shape (rows, columns): no copy but to swap bytes."""
+def decode_rounded(type: GgmlType, raw: Bytes, out: torch.Tensor, scratch: Bytes) -> None:
+    """The same into `out`, contiguous and of another dtype, each value rounded once. `scratch` holds ROUNDED floats."""
+    flat, decoder = out.view(-1), _decoder(type)
+    step = min(ROUNDED // type.block * type.block, len(flat))
+    values = scratch[: step * torch.float32.itemsize].view(np.float32)
+    for start in range(0, len(flat), step):
+        count = min(step, len(flat) - start)
+        decoder(raw[type.row_bytes(start) : type.row_bytes(start + count)], values[:count])
+        flat[start : start + count].copy_(torch.from_numpy(values[:count]))
+
+
+def decodes_on_device(type: GgmlType) -> bool:
+    """Whether `decode_on_device` knows this quantised type."""
+    return type.name in torch_decode.DECODED
+
+
+def decode_on_device(type: GgmlType, raw: torch.Tensor, rows: int) -> torch.Tensor:
+    """Decode contiguous whole blocks to float32 where they are, shape (rows, columns)."""
+    return torch_decode.decode(raw.view(rows, -1), type.name)
+
+
+def plain_values(tensor: Tensor, raw: Bytes, columns: int, put: Put | None = None) -> torch.Tensor:
+    """Contiguous stored bytes of a plain type as what they are, shape (rows, columns): no copy but to swap bytes.
+
+    With `put`, they are where that puts them.
+    """
     if tensor.order == ">":
         raw = np.ascontiguousarray(raw.reshape(-1, tensor.type.bytes)[:, ::-1]).reshape(-1)
-    return torch.from_numpy(raw).view(_NATIVE[tensor.type.name]).view(-1, columns)
+    there = torch.from_numpy(raw) if put is None else put(raw)
+    return there.view(_NATIVE[tensor.type.name]).view(-1, columns)
 
 
 def require_decodable(tensor: Tensor) -> None:
@@ -89,8 +120,9 @@ def _libgguf_decoder(type: GgmlType) -> _Decoder | None:
     except ValueError:
         return None
 
-    def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
-        libgguf.dequantize_rows_into_raw(type.id, raw, values, rows, columns)
+    def decode(raw: Bytes, values: npt.NDArray[np.float32]) -> None:
+        # As one row: more than one would start threads, for every call anew, beside those that the load has.
+        libgguf.dequantize_rows_into_raw(type.id, raw, values, 1, len(values))
 
     return decode
 
@@ -104,8 +136,8 @@ def _gguf_py_decoder(type: GgmlType) -> _Decoder | None:
     except (ValueError, NotImplementedError):
         return None
 
-    def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
-        values[...] = gguf.quants.dequantize(raw.reshape(rows, -1), kind)
+    def decode(raw: Bytes, values: npt.NDArray[np.float32]) -> None:
+        values[...] = gguf.quants.dequantize(raw.reshape(1, -1), kind)[0]
 
     return decode
 
@@ -116,10 +148,10 @@ def _own_decoder(type: GgmlType) -> _Decoder | None:
         return None
     factors, shifts = np.arange(-1, 3, dtype=np.float32), np.arange(0, 8, 2, dtype=np.uint8)
 
-    def decode(raw: Bytes, values: npt.NDArray[np.float32], rows: int, columns: int) -> None:
+    def decode(raw: Bytes, values: npt.NDArray[np.float32]) -> None:
         blocks = raw.reshape(-1, type.bytes)
         scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
         codes = blocks[:, 2:, None] >> shifts & 3
-        values[...] = (factors[codes].reshape(-1, type.block) * scales).reshape(rows, columns)
+        values[...] = (factors[codes].reshape(-1, type.block) * scales).reshape(-1)
 
     return decode

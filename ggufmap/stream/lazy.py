@@ -11,36 +11,43 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ggufmap.stream.lanes import Put
 from ggufmap.stream.workers import Buffer, Workers
 
 
 class Source(Protocol):
     """A matrix that can be read by rows and columns. `group` rows (and `block` columns) are read together.
 
-    Its values are `dtype` for whoever looks at the tensor; `decoded` is what `read` can write straight into a
-    destination (None: nothing). `name` is for messages.
+    Its values are `dtype` for whoever looks at the tensor. `name` is for messages.
     """
 
     name: str
     shape: tuple[int, int]
     dtype: torch.dtype
-    decoded: torch.dtype | None
     group: int
     block: int
+
+    def fills(self, dtype: torch.dtype) -> bool:
+        """Whether `read` can write values of this dtype straight into a destination."""
+        ...
 
     def need(self, rows: slice, columns: slice) -> int:
         """Bytes of scratch memory that `read` works in, and those of what it returns."""
         ...
 
-    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+    def read(
+        self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None, put: Put | None = None
+    ) -> torch.Tensor:
         """The values of these rows and columns, both on group and block edges, or at the end: shape (rows, columns).
 
-        `out` itself if it is given (contiguous, on the CPU, of dtype `decoded`) and could be filled.
+        `out` itself if it is given (contiguous, on the CPU, of a dtype that `fills`) and could be filled. With `put`,
+        the stored bytes go through it to another device, and are decoded there.
         """
         ...
 
@@ -124,8 +131,11 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
         self.counter.materialised += 1
         self.workers.keep(self.numel() * self.dtype.itemsize, f"tensor {self.source.name}")
         out = torch.empty(tuple(self.shape), dtype=self.dtype, device="cpu")
-        self.copy_into(out)
-        self.workers.drain()
+        if 0 < self.numel() <= self.workers.piece:  # not behind what the threads have to do
+            self._fill(None, (self.layout_, out))
+        else:
+            self.copy_into(out)
+            self.workers.drain()
         return out
 
     def copy_into(self, destination: torch.Tensor) -> None:
@@ -136,16 +146,20 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
         if self.numel() == 0 or destination.is_meta:  # vLLM's online quantisation counts a copy there before it loads
             return
         pieces = _pieces(self.layout_, destination, self.source, self.workers.piece_of(self.numel()))
-        self.workers.each(self._fill, pieces)
+        self.workers.each(partial(self._fill, self.workers.lanes.mark(destination.device)), pieces)
         self.counter.copied += self.layout_.numel()
 
-    def _fill(self, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def _fill(self, mark: Any, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
         layout, part = piece
         window = _window(layout, self.source)
         out = _straight(layout, part, window, self.source)
         need = self.source.need(window.rows, window.columns)
-        with torch.no_grad(), self.workers.scratch(need, f"tensor {self.source.name}") as scratch:
-            values = self.source.read(window.rows, window.columns, scratch, out)
+        with (
+            torch.no_grad(),
+            self.workers.scratch(need, f"tensor {self.source.name}") as scratch,
+            self.workers.lanes.enter(part.device, mark) as put,
+        ):
+            values = self.source.read(window.rows, window.columns, scratch, out if put is None else None, put)
             if values is not out:
                 started = time.perf_counter()
                 part.copy_(values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset))
@@ -235,9 +249,9 @@ def _pieces(
 
 
 def _straight(layout: torch.Tensor, part: torch.Tensor, window: _Window, source: Source) -> torch.Tensor | None:
-    """The destination as the matrix that `read` can fill itself, where the view is the window and nothing is cast."""
+    """The destination as the matrix that `read` can fill itself, where the view is the window."""
     size = (window.rows.stop - window.rows.start, window.columns.stop - window.columns.start)
-    fits = part.dtype is source.decoded and part.device.type == "cpu" and part.is_contiguous()
+    fits = part.device.type == "cpu" and part.is_contiguous() and source.fills(part.dtype)
     if not fits or not layout.is_contiguous() or layout.numel() != size[0] * size[1]:
         return None
     return part.detach().as_subclass(torch.Tensor).view(size)

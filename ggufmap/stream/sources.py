@@ -12,7 +12,16 @@ import torch
 
 from ggufmap.checkpoint import Checkpoint, Tensor
 from ggufmap.mapping.transforms import Transform
-from ggufmap.stream.dequantise import decode, plain_values, require_decodable, value_dtype
+from ggufmap.stream.dequantise import (
+    decode,
+    decode_on_device,
+    decode_rounded,
+    decodes_on_device,
+    plain_values,
+    require_decodable,
+    value_dtype,
+)
+from ggufmap.stream.lanes import Put
 from ggufmap.stream.lazy import lazy_tensor
 from ggufmap.stream.transforms import apply
 from ggufmap.stream.workers import Buffer, Workers
@@ -65,26 +74,33 @@ class TensorSource:
         self.name = tensor.name
         self.shape = (count, tensor.columns)
         self.dtype = value_dtype(tensor.type) or dtype
-        straight = transform is None and tensor.order == "<"
-        self.decoded = (value_dtype(tensor.type) or torch.float32) if straight else None
         self.group = group
         self.block = tensor.type.block
         self._stored = Stored(checkpoint, tensor, meter)
         self._first = first
         self._transform = transform
 
+    def fills(self, dtype: torch.dtype) -> bool:
+        """Whether `read` can write values of this dtype straight into a destination."""
+        tensor = self._stored.tensor
+        straight = self._transform is None and tensor.order == "<"
+        return straight and dtype is (value_dtype(tensor.type) or dtype)
+
     def need(self, rows: slice, columns: slice) -> int:
         """Bytes of scratch memory that `read` works in, and those of what it returns."""
         again = 0 if self._transform is None else (rows.stop - rows.start) * (columns.stop - columns.start)
         return self._stored.need(rows.stop - rows.start, columns) + again * _TRANSFORMED
 
-    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+    def read(
+        self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None, put: Put | None = None
+    ) -> torch.Tensor:
         """The values of these rows and columns, both on group and block edges: shape (rows, columns).
 
-        `out` itself if it is given (contiguous, on the CPU, of dtype `decoded`) and could be filled; else they lie in
-        `scratch`, or by themselves.
+        `out` itself if it is given (contiguous, on the CPU, of a dtype that `fills`) and could be filled; else they lie
+        in `scratch`, or by themselves. With `put` they are where that puts the bytes.
         """
-        values = self._stored.read(slice(self._first + rows.start, self._first + rows.stop), columns, scratch, out)
+        rows_read = slice(self._first + rows.start, self._first + rows.stop)
+        values = self._stored.read(rows_read, columns, scratch, out, put)
         if self._transform is None:
             return values
         heads = (rows.stop - rows.start) // self.group
@@ -112,9 +128,12 @@ class StackSource:
         self.shape = (shape[0] * self.group, shape[-1])
         self.block = shape[-1]
         self.dtype = value_dtype(tensors[0].type) or dtype
-        self.decoded = None
         self._stored = [Stored(checkpoint, tensor, meter) for tensor in tensors]
         self._transform = transform
+
+    def fills(self, dtype: torch.dtype) -> bool:
+        """Nothing: a place is put together first."""
+        return False
 
     def need(self, rows: slice, columns: slice) -> int:
         """See TensorSource.need."""
@@ -122,14 +141,16 @@ class StackSource:
         inputs = sum(stored.need(places * stored.rows_of_place, stored.all_columns) for stored in self._stored)
         return int(inputs + (rows.stop - rows.start) * self.shape[1] * _TRANSFORMED)
 
-    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
+    def read(
+        self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None, put: Put | None = None
+    ) -> torch.Tensor:
         """See TensorSource.read."""
         first, last = rows.start // self.group, rows.stop // self.group
         inputs = []
         for stored in self._stored:
             size = stored.rows_of_place
             part = stored.need((last - first) * size, stored.all_columns)
-            values = stored.read(slice(first * size, last * size), stored.all_columns, scratch[:part])
+            values = stored.read(slice(first * size, last * size), stored.all_columns, scratch[:part], put=put)
             inputs.append(values.view(last - first, *stored.tensor.shape[1:]))
             scratch = scratch[part:]
         return apply(self._transform, inputs)[0].reshape(rows.stop - rows.start, self.shape[1])
@@ -145,6 +166,7 @@ class Stored:
         self._checkpoint = checkpoint
         self._meter = meter
         self._plain = value_dtype(tensor.type) is not None
+        self._on_device = decodes_on_device(tensor.type)
 
     def need(self, rows: int, columns: slice) -> int:
         """Bytes of scratch memory for `rows` rows of these columns."""
@@ -153,24 +175,36 @@ class Stored:
         values = 0 if self._plain else (columns.stop - columns.start) * torch.float32.itemsize
         return sum(_edged(rows * size) for size in (read, copied, values))
 
-    def read(self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Values of these rows and columns (on block edges): `out` itself if it could be filled, else in `scratch`."""
+    def read(
+        self, rows: slice, columns: slice, scratch: Buffer, out: torch.Tensor | None = None, put: Put | None = None
+    ) -> torch.Tensor:
+        """Values of these rows and columns (on block edges): `out` itself if it could be filled, else in `scratch`.
+
+        With `put`, the bytes are decoded where that puts them.
+        """
         count, width = rows.stop - rows.start, columns.stop - columns.start
         read, wanted = self._lengths(columns)
         if self._plain:
             if out is not None and read == wanted:
                 self._read(rows, columns, out.view(torch.uint8).numpy().reshape(-1))
                 return out
-            return plain_values(self.tensor, self._read(rows, columns, scratch)[0], width)
+            return plain_values(self.tensor, self._read(rows, columns, scratch)[0], width, put)
         raw, rest = self._read(rows, columns, scratch)
+        if put is not None and self._on_device:
+            return decode_on_device(self.tensor.type, put(raw), count)
         if out is None:
             out = (
                 torch.from_numpy(rest[: count * width * torch.float32.itemsize]).view(torch.float32).view(count, width)
             )
         started = time.perf_counter()
-        decode(self.tensor.type, raw, out.numpy())
+        if out.dtype is torch.float32:
+            decode(self.tensor.type, raw, out.numpy())
+        else:
+            decode_rounded(self.tensor.type, raw, out, rest)
         self._meter.decoded(time.perf_counter() - started)
-        return out
+        return (
+            out if put is None else put(out.view(torch.uint8).numpy().reshape(-1)).view(torch.float32).view(out.shape)
+        )
 
     def _lengths(self, columns: slice) -> tuple[int, int]:
         """Bytes to read of a row, and how many of them are wanted."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from ggufmap.errors import UsageError
+from ggufmap.stream.lanes import Lanes, host_memory
 
 DEFAULT_LIMIT = 1 << 30
 LEAST_LIMIT = 16 << 20
@@ -69,6 +70,15 @@ class Budget:
             with self._changed:
                 self._add(-nbytes)
 
+    def try_keep(self, nbytes: int) -> bool:
+        """Account `nbytes` until `release`, if they are free at this moment."""
+        with self._changed:
+            free = self.used + nbytes <= self.limit
+            if free:
+                self._kept += nbytes
+                self._add(nbytes)
+            return free
+
     def keep(self, nbytes: int, what: str) -> None:
         """Account `nbytes` until `release`. UsageError when they are not free; to be called while no thread waits."""
         with self._changed:
@@ -100,11 +110,22 @@ class Budget:
 class Workers:
     """Threads that fill pieces of a destination, and their buffers. A context manager that ends them.
 
-    With `background`, work that is given to `each` goes on after it returns: until `drain`, or the end.
+    With `background`, work that is given to `each` goes on after it returns: until `drain`, or the end. The threads'
+    buffers are `pinned` for destinations on a GPU, which they reach by `lanes`.
     """
 
-    def __init__(self, budget: Budget | None = None, threads: int | None = None, *, background: bool = False) -> None:
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        threads: int | None = None,
+        *,
+        background: bool = False,
+        pinned: bool = False,
+        lanes: Lanes | None = None,
+    ) -> None:
         self.background = background
+        self.lanes = lanes or Lanes()
+        self._pinned = pinned
         self.pending: deque[Future[None]] = deque()
         self.budget = budget or Budget()
         self.threads = threads or min(_MAX_THREADS, _cores())
@@ -162,9 +183,10 @@ class Workers:
             raise
 
     def keep(self, nbytes: int, what: str) -> None:
-        """Account `nbytes` until the budget's `release`, when nothing waits for them any more."""
-        self.drain()
-        self.budget.keep(nbytes, what)
+        """Account `nbytes` until the budget's `release`, if need be when nothing runs any more that may want them."""
+        if not self.budget.try_keep(nbytes):
+            self.drain()
+            self.budget.keep(nbytes, what)
 
     @contextmanager
     def scratch(self, nbytes: int, what: str) -> Iterator[Buffer]:
@@ -172,20 +194,14 @@ class Workers:
         size = self.piece * _VALUE_BYTES
         if nbytes > size:
             with self.budget.hold(nbytes, what):
-                yield _empty(nbytes)
+                yield host_memory(nbytes, pinned=False)  # locking it would take longer than it saves
             return
         buffer: Buffer | None = getattr(self._local, "buffer", None)
         if buffer is None:
-            buffer = self._local.buffer = _empty(size)
+            buffer = self._local.buffer = host_memory(size, pinned=self._pinned)
         yield buffer
 
 
 def _cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _empty(nbytes: int) -> Buffer:
-    """Memory on a cache line's edge."""
-    made: Buffer = torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy()
-    return made

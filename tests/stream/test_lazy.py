@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from ggufmap.errors import FileError
 from ggufmap.mapping import resolve
 from ggufmap.mapping.transforms import Transform
 from ggufmap.stream import Lazy, Settling, Workers, stream
+from ggufmap.stream.lanes import Put
 from ggufmap.stream.lazy import LazyTensor, lazy_tensor
 from ggufmap.stream.sources import Meter, StackSource, TensorSource
 from ggufmap.stream.transforms import apply
@@ -32,14 +34,19 @@ class Matrix:
         self.values, self.group, self.block = values, group, block
         self.name = "t"
         self.shape = (values.shape[0], values.shape[1])
-        self.dtype = self.decoded = values.dtype
+        self.dtype = values.dtype
         self.read_values = 0
+
+    def fills(self, dtype: torch.dtype) -> bool:
+        return dtype is self.dtype
 
     def need(self, rows: slice, columns: slice) -> int:
         return 0
 
-    def read(self, rows: slice, columns: slice, _: object, out: torch.Tensor | None = None) -> torch.Tensor:
-        assert rows.start % self.group == 0 and columns.start % self.block == 0
+    def read(
+        self, rows: slice, columns: slice, _: object, out: torch.Tensor | None = None, put: Put | None = None
+    ) -> torch.Tensor:
+        assert put is None and rows.start % self.group == 0 and columns.start % self.block == 0
         assert rows.stop % self.group == 0 or rows.stop == self.shape[0]
         found = self.values[rows, columns].contiguous()
         self.read_values += found.numel()
@@ -100,6 +107,15 @@ def test_anything_else_materialises_and_counts() -> None:
     assert torch.equal(lazy + 1, source.values + 1)
     assert float(lazy[1, 2].item()) == float(source.values[1, 2])
     assert lazy.counter.materialised == 2
+
+
+def test_what_is_small_is_not_read_behind_what_the_threads_do() -> None:
+    source, release = Matrix(torch.randn(4, 8)), threading.Event()
+    with Workers(threads=2, background=True) as workers:
+        workers.each(lambda _: release.wait(60), [0, 1, 2])  # more than there are threads
+        found = lazy_tensor(source, (4, 8), workers).materialise()
+        assert workers.pending and torch.equal(found, source.values)
+        release.set()
 
 
 def test_a_copy_rounds_once_into_the_destination() -> None:

@@ -1,0 +1,144 @@
+"""Lanes: bytes that are decoded on another device give the host's values, and outlive no buffer.
+
+The device is memory of its own that only `put` reaches; what CUDA itself adds (streams, pinned memory) is checked by
+scripts/gpu-check on a machine that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from support.converter import Checkpoints
+
+from ggufmap.archs import find_architecture
+from ggufmap.checkpoint import open_checkpoint
+from ggufmap.checkpoint.ggml_types import TYPES
+from ggufmap.mapping import resolve
+from ggufmap.mapping.transforms import Transform
+from ggufmap.stream import Lazy, Workers, stream
+from ggufmap.stream.dequantise import decodes_on_device
+from ggufmap.stream.lanes import Lanes, Put, host_memory
+from ggufmap.stream.lazy import lazy_tensor
+from ggufmap.stream.sources import Meter, StackSource, TensorSource
+
+ROWS, COLUMNS = 96, 512
+
+
+class Apart(Lanes):
+    """A device whose memory is gone when its lane is left, and which counts what was put there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+
+    @contextmanager
+    def enter(self, device: torch.device, mark: Any) -> Iterator[Put | None]:
+        there: list[torch.Tensor] = []
+
+        def put(raw: np.ndarray[Any, Any]) -> torch.Tensor:
+            there.append(torch.from_numpy(raw.copy()))
+            raw[:] = 0xA5  # the host's memory is for the next piece now
+            self.nbytes += raw.nbytes
+            return there[-1]
+
+        yield put
+        for tensor in there:
+            tensor.fill_(0x5A)
+
+
+def written(path: Path, names: list[str], order: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE) -> Path:
+    """A file with one tensor per ggml type, named after it."""
+    writer = gguf.GGUFWriter(path, "llama", endianess=order)
+    for name in names:
+        kind = gguf.GGMLQuantizationType[name]
+        if kind == gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(name, np.random.default_rng(1).standard_normal((ROWS, COLUMNS), dtype=np.float32))
+            continue
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        raw = np.random.default_rng(int(kind)).integers(0, 256, (ROWS, COLUMNS // block * size), dtype=np.uint8)
+        writer.add_tensor(name, raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+QUANTISED = sorted(t.name for t in TYPES.values() if t.block > 1 and decodes_on_device(t))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*QUANTISED, "F16", "BF16", "F32"])
+def test_values_are_those_of_the_host(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
+    with open_checkpoint(written(tmp_path / "f.gguf", [name])) as checkpoint:
+        source = TensorSource(checkpoint, checkpoint.tensors[name], 0, ROWS, torch.bfloat16, Meter())
+        host, lanes = torch.empty(ROWS, COLUMNS, dtype=dtype), Apart()
+        there, part = torch.zeros_like(host), torch.zeros(ROWS, COLUMNS // 2, dtype=dtype)
+        host.copy_(lazy_tensor(source, (ROWS, COLUMNS)))
+        with Workers(threads=2, lanes=lanes) as workers:
+            lazy = lazy_tensor(source, (ROWS, COLUMNS), workers)
+            there.copy_(lazy)
+            assert lanes.nbytes == checkpoint.tensors[name].nbytes  # stored bytes cross, not values
+            part.copy_(lazy.narrow(1, COLUMNS // 2, COLUMNS // 2))
+    bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    for found, wanted in ((there, host), (part, host[:, COLUMNS // 2 :])):
+        same = (found.view(bits) == wanted.contiguous().view(bits)) | (found.isnan() & wanted.isnan())
+        assert same.all()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2"])
+def test_a_whole_stream_is_the_same(checkpoints: Checkpoints, name: str) -> None:
+    with open_checkpoint(checkpoints.gguf(name)) as checkpoint:
+        plan = resolve(checkpoint, find_architecture(checkpoint.architecture, name))
+        host = {key: tensor.clone() for key, tensor in stream(plan, checkpoint, torch.bfloat16)}
+        lanes = Apart()
+        with Workers(threads=2, background=True, lanes=lanes) as workers:
+            for key, tensor in stream(plan, checkpoint, torch.bfloat16, lazy=Lazy(), workers=workers):
+                out = torch.empty(tensor.shape, dtype=host[key].dtype)
+                out.copy_(tensor)
+                workers.drain()
+                assert torch.equal(out, host[key]), key
+        assert lanes.nbytes
+
+
+def test_a_stack_is_put_together_there(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "f.gguf", "llama")
+    kind = gguf.GGMLQuantizationType.Q8_0
+    for index in range(2):
+        values = np.random.default_rng(index).standard_normal((4, 32, 64), dtype=np.float32)
+        writer.add_tensor(f"t{index}", gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with open_checkpoint(tmp_path / "f.gguf") as checkpoint:
+        shape = (4, 64, 64)
+        tensors = [checkpoint.tensors[f"t{index}"] for index in range(2)]
+        source = StackSource(checkpoint, tensors, Transform("join_rows"), shape, torch.bfloat16, Meter())
+        host, there = torch.empty(shape), torch.zeros(shape)
+        host.copy_(lazy_tensor(source, shape))
+        with Workers(threads=2, lanes=Apart()) as workers:
+            there.copy_(lazy_tensor(source, shape, workers))
+        assert torch.equal(host, there)
+
+
+def test_big_endian_numbers_are_swapped_on_the_way(tmp_path: Path) -> None:
+    with open_checkpoint(written(tmp_path / "f.gguf", ["F32"], gguf.GGUFEndian.BIG)) as checkpoint:
+        source = TensorSource(checkpoint, checkpoint.tensors["F32"], 0, ROWS, torch.bfloat16, Meter())
+        there = torch.zeros(ROWS, COLUMNS)
+        with Workers(threads=2, lanes=Apart()) as workers:
+            there.copy_(lazy_tensor(source, (ROWS, COLUMNS), workers))
+    assert np.array_equal(there.numpy(), np.random.default_rng(1).standard_normal((ROWS, COLUMNS), dtype=np.float32))
+
+
+def test_memory_that_cannot_be_locked_is_ordinary() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine locks memory")
+    assert host_memory(4096, pinned=True).nbytes == 4096
