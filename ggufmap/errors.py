@@ -46,7 +46,16 @@ class MappingError(GgufmapError):
     exit_code = 1
 
 
+class PatchError(GgufmapError):
+    """A patch does not fit what is installed, or is malformed; nothing was written."""
+
+
 class MissingDependencyError(GgufmapError):
     """This environment cannot do what was asked (vLLM absent or too old, no such device)."""
 
     exit_code = 3
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 problem`, `2 problems`: for messages."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -12,15 +12,19 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ggufmap.errors import plural
 from ggufmap.mapping.memory import CutTensor, cut_tensors, legal_sizes, model_bytes
 from ggufmap.mapping.plan import ModelTrace, Plan, StorageGroup
 from ggufmap.report.as_json import assignments, summary
 from ggufmap.report.patterns import counted, pattern, printable, size
 
 _SHOWN = 12
+_LEAST = 16
+_ENDLESS = 100_000
 
 
 def print_plan(
@@ -34,9 +38,9 @@ def print_plan(
     """Print the audit of `plan`."""
     counts = summary(plan)
     _head(console, plan)
-    console.print(_groups(plan))
+    _groups(console, plan)
     keys = ("mapped", "draft", "skipped", "unmapped", "missing", "mismatched", "phantom")
-    console.print(Text("  " + "   ".join(f"{key} {counts[key]}" for key in keys)))
+    _flow(console, [f"{key} {counts[key]}" for key in keys])
     _problems(console, plan)
     _phantoms(console, plan)
     _config(console, config_source, assumed)
@@ -45,7 +49,7 @@ def print_plan(
     _templates(console, templates)
     _stock(console, plan)
     for warning in plan.warnings:
-        console.print(_line("warning", f"{warning.code} {warning.message}", "yellow"))
+        _say(console, "warning", f"{warning.code} {warning.message}", "yellow")
     _verdict(console, plan)
 
 
@@ -70,33 +74,49 @@ def _head(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _groups(plan: Plan) -> Table:
-    """Assigned tensors, one row per name pattern; the draft's after the target's."""
+def _groups(console: Console, plan: Plan) -> None:
+    """Assigned tensors by name pattern, the draft's after the target's: a table, or two lines each if narrow."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in sorted(assignments(plan), key=lambda entry: entry["role"] == "draft"):
         if entry["role"] != "skipped":
             groups.setdefault((entry["role"], pattern(entry["tensor"])), []).append(entry)
     traced = plan.trace is not None
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("tensors" if plan.inferred is None else "tensors (inferred)", overflow="fold")
-    table.add_column("x", justify="right")
-    table.add_column("ggml", overflow="fold")
-    table.add_column("vLLM parameter" if traced else "checkpoint tensor", overflow="fold")
-    table.add_column("transform")
-    table.add_column("storage")
-    for (role, name), entries in groups.items():
-        targets = dict.fromkeys(target for entry in entries for target in _targets(entry, traced))
-        transforms = counted(entry["transform"] for entry in entries)
-        cells = (
-            name,
-            str(len(entries)),
-            counted(entry["ggml_type"] for entry in entries),
-            ("draft: " if role == "draft" else "") + (", ".join(targets) or "-"),
-            "" if transforms == "copy" else transforms,
-            counted(entry["storage"] for entry in entries),
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
+    heads = (
+        "tensors" if plan.inferred is None else "tensors (inferred)",
+        "x",
+        "ggml",
+        "vLLM parameter" if traced else "checkpoint tensor",
+        "transform",
+        "storage",
+    )
+    rows = [_row(role, name, entries, traced) for (role, name), entries in groups.items()]
+    table = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.columns[1].justify = "right"
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum <= console.width:
+        console.print(table)
+        return
+    console.print(Text(f"{heads[0]} -> {heads[3]}", style="bold"))
+    for name, count, types, target, *rest in rows:
+        _hang(console, f"{count:>5} x ", f"{name}  {types}")
+        _hang(console, "        -> ", "  ".join(filter(None, (target, *rest))))
+    console.print()
+
+
+def _row(role: str, name: str, entries: list[dict[str, Any]], traced: bool) -> tuple[str, ...]:
+    """The cells of one group."""
+    targets = dict.fromkeys(target for entry in entries for target in _targets(entry, traced))
+    transforms = counted(entry["transform"] for entry in entries)
+    cells = (
+        name,
+        str(len(entries)),
+        counted(entry["ggml_type"] for entry in entries),
+        ("draft: " if role == "draft" else "") + (", ".join(targets) or "-"),
+        "" if transforms == "copy" else transforms,
+        counted(entry["storage"] for entry in entries),
+    )
+    return tuple(map(printable, cells))
 
 
 def _targets(entry: dict[str, Any], traced: bool) -> list[str]:
@@ -115,9 +135,9 @@ def _problems(console: Console, plan: Plan) -> None:
     )
     for kind, found in kinds:
         for name, reason in found[:_SHOWN]:
-            console.print(_line(kind, f"{name}  {reason}", "red"))
+            _say(console, kind, f"{name}  {reason}", "red")
         if len(found) > _SHOWN:
-            console.print(_line(kind, f"... and {len(found) - _SHOWN} more (all of them with --json)", "red"))
+            _say(console, kind, f"... and {len(found) - _SHOWN} more (all of them with --json)", "red")
 
 
 def _phantoms(console: Console, plan: Plan) -> None:
@@ -130,7 +150,7 @@ def _phantoms(console: Console, plan: Plan) -> None:
     for (kind, reason), names in groups.items():
         stored = sum(plan.model.tensors[name].nbytes for name in names if name in plan.model.tensors)
         shown = ", ".join(dict.fromkeys(map(pattern, names)))
-        console.print(_line(kind, f"{len(names)} x {shown}  {reason}" + (f", {size(stored)}" if stored else "")))
+        _say(console, kind, f"{len(names)} x {shown}  {reason}" + (f", {size(stored)}" if stored else ""))
 
 
 def _memory(console: Console, plan: Plan) -> None:
@@ -141,15 +161,15 @@ def _memory(console: Console, plan: Plan) -> None:
     ranks = f" per rank at TP {trace.tensor_parallel}" if trace.tensor_parallel > 1 else ""
     ranks += " with EP" if trace.expert_parallel else ""
     draft = "" if trace.draft is None else f", draft {size(model_bytes(trace.draft))}"
-    console.print(_line("memory", f"target {size(model_bytes(trace.target))}{draft}{ranks}"))
+    _say(console, "memory", f"target {size(model_bytes(trace.target))}{draft}{ranks}")
     if trace.tensor_parallel > 1:
         cut = cut_tensors(plan)
         sizes = " ".join(map(str, legal_sizes(cut)))
-        console.print(_line("blocks", f"rows of {len(cut)} quantised tensors are split; on block edges at TP {sizes}"))
+        _say(console, "blocks", f"rows of {len(cut)} quantised tensors are split; on block edges at TP {sizes}")
         for name, found in _by_pattern([t for t in cut if not t.legal(trace.tensor_parallel)]).items():
             t = found[0]
             text = f"TP {trace.tensor_parallel} cuts {len(found)} x {name}: {t.columns} columns, blocks of {t.block}"
-            console.print(_line("", f"{text}; they are dequantised"))
+            _say(console, "", f"{text}; they are dequantised")
 
 
 def _storage(console: Console, plan: Plan) -> None:
@@ -160,10 +180,10 @@ def _storage(console: Console, plan: Plan) -> None:
     packed = [group for group in storage.groups if group.packed]
     if not packed:
         why = storage.note or "no layer can hold its GGUF blocks"
-        console.print(_line("storage", f"dense: {why}"))
+        _say(console, "storage", f"dense: {why}")
     else:
         saved = f"{size(sum(g.nbytes for g in packed))} in place of {size(sum(g.dense_nbytes for g in packed))}"
-        console.print(_line("storage", f"{len(packed)} layers packed: {saved} per rank"))
+        _say(console, "storage", f"{len(packed)} layers packed: {saved} per rank")
     rows: dict[tuple[str, str], list[StorageGroup]] = {}
     for group in storage.groups:
         reason = "packed" if group.packed else f"dense: {pattern(group.reason)}"
@@ -173,7 +193,7 @@ def _storage(console: Console, plan: Plan) -> None:
     for (name, reason), groups in rows.items():
         types = counted(" + ".join(sorted(group.types)) for group in groups)
         amount = size(sum(group.nbytes for group in groups))
-        console.print(_line("", f"{len(groups)} x {name}  {types}, {amount}  {reason}"))
+        _say(console, "", f"{len(groups)} x {name}  {types}, {amount}  {reason}")
 
 
 def _by_pattern(tensors: list[CutTensor]) -> dict[str, list[CutTensor]]:
@@ -186,13 +206,13 @@ def _by_pattern(tensors: list[CutTensor]) -> dict[str, list[CutTensor]]:
 def _templates(console: Console, templates: Sequence[Mapping[str, Any]]) -> None:
     """Each chat template with its hash and what was found in it; red is what `serve` does not use unasked."""
     for template in templates:
-        console.print(_line("template", f"{template['key']}  {template['bytes']} bytes  sha256 {template['sha256']}"))
+        _say(console, "template", f"{template['key']}  {template['bytes']} bytes  sha256 {template['sha256']}")
         findings = template["findings"]
         for finding in findings[:_SHOWN]:
             text = f"{finding['kind']}, line {finding['line']}: {finding['text']}"
-            console.print(_line("", text, "red" if finding["refused"] else ""))
+            _say(console, "", text, "red" if finding["refused"] else "")
         if len(findings) > _SHOWN:
-            console.print(_line("", f"... and {len(findings) - _SHOWN} more (all of them with --json)"))
+            _say(console, "", f"... and {len(findings) - _SHOWN} more (all of them with --json)")
 
 
 def _stock(console: Console, plan: Plan) -> None:
@@ -201,17 +221,17 @@ def _stock(console: Console, plan: Plan) -> None:
     if stock is None:
         return
     counts = f"{stock.entries} entries, {len(stock.unmapped)} tensors unmapped, {len(stock.phantom)} entries phantom"
-    console.print(_line("stock", f"gguf-py {stock.gguf}'s own map: {counts}"))
+    _say(console, "stock", f"gguf-py {stock.gguf}'s own map: {counts}")
     for kind, names in (("unmapped", stock.unmapped), ("phantom", stock.phantom)):
         for name, count in Counter(map(pattern, names)).most_common(_SHOWN):
-            console.print(_line("", f"{kind} {count} x {name}"))
+            _say(console, "", f"{kind} {count} x {name}")
 
 
 def _config(console: Console, source: str, assumed: Mapping[str, Any]) -> None:
-    console.print(_line("config", f"from {'the header' if source == 'header' else source}"))
+    _say(console, "config", f"from {'the header' if source == 'header' else source}")
     if assumed:
         values = ", ".join(f"{key}={value}" for key, value in assumed.items())
-        console.print(_line("assumed", f"{values}  (not in the header; the family's values)"))
+        _say(console, "assumed", f"{values}  (not in the header; the family's values)")
 
 
 def _complete(model: ModelTrace) -> str:
@@ -225,7 +245,7 @@ def _verdict(console: Console, plan: Plan) -> None:
         return
     if not plan.ok:
         number = len(plan.unmapped) + len(plan.missing) + len(plan.mismatched)
-        console.print(Text(f"not ok: {number} problem{'s' * (number != 1)}; this file is not served", style="bold red"))
+        console.print(Text(f"not ok: {plural(number, 'problem')}; this file is not served", style="bold red"))
         return
     proof = "every tensor has its place by the rows"
     if plan.trace is not None:
@@ -236,14 +256,33 @@ def _verdict(console: Console, plan: Plan) -> None:
     if plan.trace is not None and plan.trace.draft is not None and plan.trace.draft.deferred:
         saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
         console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))
-    console.print(Text(printable(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}")))
+    console.print(Text(printable(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}")), soft_wrap=True)
 
 
 def _inferred_verdict(plan: Plan) -> str:
     number = len(plan.problems())
-    fits = f"{number} problem{'s' * (number != 1)}" if number else "every name and shape fits"
+    fits = plural(number, "problem") if number else "every name and shape fits"
     return f"not ok: {fits}, but the rows are inferred and no value is proven; not served without --force"
 
 
-def _line(kind: str, text: str, style: str = "") -> Text:
-    return Text(f"  {kind:<9} {printable(text)}", style=style)
+def _say(console: Console, kind: str, text: str, style: str = "") -> None:
+    _hang(console, f"  {kind:<9} ", text, style)
+
+
+def _flow(console: Console, items: Sequence[str]) -> None:
+    """Print as many of `items` on a line as there is room for."""
+    line = ""
+    for item in items:
+        if line and len(line) + len(item) + 5 > console.width:
+            console.print(Text(line))
+            line = ""
+        line += f"{'   ' if line else '  '}{item}"
+    console.print(Text(line))
+
+
+def _hang(console: Console, head: str, text: str, style: str = "") -> None:
+    """Print `text` behind `head`, its further lines below its first one; names that are too long are folded."""
+    room = max(console.width - len(head), _LEAST)
+    for line in Text(printable(text)).wrap(console, room, overflow="fold"):
+        console.print(Text(f"{head}{line.plain.rstrip()}", style=style), soft_wrap=True)
+        head = " " * len(head)

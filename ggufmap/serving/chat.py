@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ggufmap.checkpoint import Metadata
-from ggufmap.errors import UsageError
+from ggufmap.errors import UsageError, plural
 from ggufmap.modeldir.template import KEY, read_templates
 
 OPTION = "--chat-template"
@@ -35,7 +35,7 @@ def chat_arguments(
     if not refused:
         return (), ""
     first = f"line {refused[0].line}: {refused[0].kind}: {refused[0].text}"
-    what = f"the file's chat template has {len(refused)} finding{'s' * (len(refused) != 1)} ({first})"
+    what = f"the file's chat template has {plural(len(refused), 'finding')} ({first})"
     if force:
         return (), f"--force: {what}"
     say = f"Chat is off: {what}. See ggufmap audit; --chat-template FILE gives another, --force uses it."

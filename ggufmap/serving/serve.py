@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ggufmap.archs.base import JsonValue
-from ggufmap.errors import GgufmapError, MappingError, MissingDependencyError, UsageError
+from ggufmap.errors import GgufmapError, MappingError, MissingDependencyError, UsageError, plural
 from ggufmap.mapping import Plan, Role
 from ggufmap.modeldir.build import build_model_dir
 from ggufmap.modeldir.manifest import Packed
@@ -132,7 +132,7 @@ def check_gate(found: Preflight, extra: Sequence[str], *, force: bool) -> list[s
         objections.append(MappingError(f"not served: {what}", hint="See docs/adding-an-architecture.md."))
     number = len(found.plan.problems())
     if number:
-        what = f"the mapping of {found.checkpoint.path} has {number} problem{'s' * (number != 1)}"
+        what = f"the mapping of {found.checkpoint.path} has {plural(number, 'problem')}"
         objections.append(MappingError(f"not served: {what}"))
     reason = found.architecture.bf16_only
     dtype = _option(extra, "--dtype")
