@@ -40,11 +40,13 @@ def bench(
     from ggufmap.archs import find_architecture
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.mapping import resolve
+    from ggufmap.remote import fetch
     from ggufmap.stream.measure import measure
 
     memory = parse_size(max_host_memory, "--max-host-memory")
     limit = None if most is None else parse_size(most, "--bytes")
-    with open_checkpoint(model, draft=draft) as checkpoint:
+    files = fetch(model, draft)
+    with open_checkpoint(files.model, draft=files.draft) as checkpoint:
         plan = resolve(checkpoint, find_architecture(checkpoint.architecture, str(checkpoint.path)))
         total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
         with progress(checkpoint.name, 3 * min(total, limit or total)) as advance:

@@ -28,11 +28,11 @@ def config(
         ggufmap config model.gguf -o model-dir --tokenizer original/
     """
     from ggufmap.archs import find_architecture
-    from ggufmap.checkpoint import open_checkpoint
     from ggufmap.modeldir.build import build_model_dir
     from ggufmap.modeldir.config import build_config
+    from ggufmap.remote import open_model
 
-    with open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True) as checkpoint:
+    with open_model(model, draft=draft, mmproj=mmproj, look_beside=True) as checkpoint:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         built = build_config(checkpoint, architecture, hf_config)
         folder = build_model_dir(checkpoint, built, tokenizer=tokenizer, output=output)

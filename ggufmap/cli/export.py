@@ -47,11 +47,13 @@ def export(
     from ggufmap.mapping import resolve
     from ggufmap.modeldir.build import add_model_files
     from ggufmap.modeldir.config import build_config
+    from ggufmap.remote import fetch
     from ggufmap.stream.export import export as write
 
     shard_bytes = parse_size(shard_size, "--shard-size")
     memory = parse_size(max_host_memory, "--max-host-memory")
-    with open_checkpoint(model, draft=draft, mmproj=mmproj, look_beside=True) as checkpoint:
+    files = fetch(model, draft, mmproj)
+    with open_checkpoint(files.model, draft=files.draft, mmproj=files.mmproj, look_beside=True) as checkpoint:
         architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
         plan = resolve(checkpoint, architecture)
         config = build_config(checkpoint, architecture, hf_config)

@@ -17,10 +17,10 @@ FILES, ASKED, OUTPUT = "Files", "What vLLM is asked", "Output"
 """Groups of options in the help."""
 
 Model = Annotated[
-    Path,
+    str,  # a Path would make hf:/ of hf://
     typer.Argument(
         metavar="MODEL",
-        help="A .gguf file, any split of a set, or a folder with one model.",
+        help="A .gguf file, any split of a set, a folder with one model, hf://ORG/REPO:TAG, or a URL (https, s3).",
         autocompletion=complete_model,
     ),
 ]
@@ -40,7 +40,7 @@ Tokenizer = Annotated[
     ),
 ]
 Draft = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--draft",
         metavar="FILE",
@@ -50,7 +50,7 @@ Draft = Annotated[
     ),
 ]
 Mmproj = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--mmproj",
         metavar="FILE",

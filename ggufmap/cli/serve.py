@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from ggufmap.cli.output import data_console, note
 from ggufmap.serving.memory import DEFAULT, parse_size
 
 if TYPE_CHECKING:
+    from ggufmap.checkpoint.source import Place
+    from ggufmap.remote.locate import Files
     from ggufmap.serving.preflight import Preflight
 
 _VllmOptions = Annotated[
@@ -70,26 +73,37 @@ def serve(
         ggufmap serve model.gguf -- --port 8001 --max-model-len 4096
         ggufmap serve model.gguf -- --tensor-parallel-size 8 --enable-expert-parallel
         ggufmap serve model.gguf --dry-run  # the command and its environment
+        ggufmap serve hf://ORG/REPO:Q4_K_M  # audited over the network, then downloaded
     """
     from ggufmap.mapping.storage import Storage
     from ggufmap.modeldir.build import tokenizer_warnings
+    from ggufmap.remote import locate
     from ggufmap.serving.chat import chat_arguments
     from ggufmap.serving.preflight import preflight
     from ggufmap.serving.serve import online_quantisation, run, serve_command, speculative_config, vllm_world
 
     extra = vllm_args or []
     memory = parse_size(max_host_memory, "--max-host-memory")
-    found = preflight(
-        model,
-        hf_config=hf_config,
-        draft=draft,
-        mmproj=mmproj,
-        offline=offline,
-        world=None if offline else vllm_world(extra),
-        storage=Storage(storage),
-        online=online_quantisation(extra),
-        infer_unknown=force,
-    )
+    world, online = None if offline else vllm_world(extra), online_quantisation(extra)
+
+    def look(model: Place, draft: Place | None, mmproj: Place | None) -> Preflight:
+        return preflight(
+            model,
+            hf_config=hf_config,
+            draft=draft,
+            mmproj=mmproj,
+            offline=offline,
+            world=world,
+            storage=Storage(storage),
+            online=online,
+            infer_unknown=force,
+        )
+
+    sides = [None if side is None else locate(side) for side in (draft, mmproj)]
+    files = _at_hand(locate(model), sides, look, lambda found: _refuse(found, extra, force=force), dry_run)
+    if files is None:
+        return
+    found = look(files.model, files.draft, files.mmproj)
     with found.checkpoint:
         _gate(found, extra, force=force)
         chat, said = chat_arguments(
@@ -105,18 +119,50 @@ def serve(
         settings = [f"{key}={shlex.quote(value)}" for key, value in command.environment.items()]
         typer.echo(" ".join([*settings, shlex.join(command.arguments)]))
         return
-    note(f"Serving {command.served_name} from {model}: {shlex.join(command.arguments)}", "dim")
+    note(f"Serving {command.served_name} from {files.model}: {shlex.join(command.arguments)}", "dim")
     run(command)
+
+
+def _at_hand(
+    model: Place,
+    sides: Sequence[Place | None],
+    look: Callable[..., Preflight],
+    refuse: Callable[[Preflight], object],
+    dry_run: bool,
+) -> Files | None:
+    """The files, downloaded if need be, and only if they would be served. None where only asked what would be.
+
+    `sides` are the draft and the projector.
+    """
+    from ggufmap.remote import fetch, to_download
+
+    missing = [name for place in (model, *sides) if place is not None for name in to_download(place)]
+    if missing:
+        found = look(model, *sides)
+        with found.checkpoint as checkpoint:
+            refuse(found)
+            what = f"{len(missing)} file{'s' * (len(missing) != 1)} of {model}, {checkpoint.nbytes / 1e9:.1f} GB"
+        if dry_run:
+            note(f"would be downloaded first: {what}: {', '.join(missing)}")
+            return None
+        note(f"Downloading {what} ...", "dim")
+    return fetch(model, *sides)
 
 
 def _gate(found: Preflight, extra: list[str], *, force: bool) -> None:
     """Say what is odd; raise what speaks against serving, or with `force` say that, too."""
+    objections = _refuse(found, extra, force=force)
+    for warning in found.plan.warnings:
+        note(f"{warning.code} {warning.message}", "yellow")
+    for objection in objections:
+        note(f"--force: {objection}", "bold red")
+
+
+def _refuse(found: Preflight, extra: list[str], *, force: bool) -> list[str]:
+    """Raise what speaks against serving; with `force`, give it back."""
     from ggufmap.report.console import print_plan
     from ggufmap.serving.serve import check_gate
 
     if not found.plan.ok:
         print_plan(data_console(), found.plan, config_source=found.config.source, assumed=found.config.assumed)
-    for warning in found.plan.warnings:
-        note(f"{warning.code} {warning.message}", "yellow")
-    for objection in check_gate(found, extra, force=force):
-        note(f"--force: {objection}", "bold red")
+    return check_gate(found, extra, force=force)

@@ -43,20 +43,25 @@ class Folder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileAt:
-    """The file `name` of a remote folder. See `checkpoint.source.Remote`."""
+    """The file `path` of a remote folder. See `checkpoint.source.Remote`."""
 
     folder: Folder
-    name: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """See Remote.name."""
+        return PurePosixPath(self.path).name
 
     @property
     def stem(self) -> str:
         """See Remote.stem."""
-        return PurePosixPath(self.name).stem
+        return PurePosixPath(self.path).stem
 
     @property
     def suffix(self) -> str:
         """See Remote.suffix."""
-        return PurePosixPath(self.name).suffix
+        return PurePosixPath(self.path).suffix
 
     @property
     def parent(self) -> str:
@@ -64,24 +69,24 @@ class FileAt:
         return str(self).rpartition("/")[0]
 
     def __str__(self) -> str:
-        return self.folder.shown(self.name)
+        return self.folder.shown(self.path)
 
     def with_name(self, name: str) -> FileAt:
         """See Remote.with_name."""
-        return FileAt(self.folder, str(PurePosixPath(self.name).with_name(name)))
+        return FileAt(self.folder, str(PurePosixPath(self.path).with_name(name)))
 
     def is_file(self) -> bool:
         """See Remote.is_file."""
         names = self.folder.names()
-        return names is None or self.name in names
+        return names is None or self.path in names
 
     def projectors(self) -> list[Remote]:
         """See Remote.projectors."""
-        return [FileAt(self.folder, name) for name in tags.projectors_of(self.name, self.folder.names() or ())]
+        return [FileAt(self.folder, name) for name in tags.projectors_of(self.path, self.folder.names() or ())]
 
     def open(self) -> RemoteSource:
         """See Remote.open."""
-        return RemoteFile(self.folder.reader(self.name), self.folder.client.limits)
+        return RemoteFile(self.folder.reader(self.path), self.folder.client.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ class HubFolder:
     client: HttpClient
     endpoint: str
     repo: str
+    revision: str | None
     commit: str
     root: str
     """The reference of the repository, as the user wrote it."""

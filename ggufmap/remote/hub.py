@@ -71,7 +71,7 @@ def download(file: FileAt, *, local: bool = False) -> Download | None:
     try:
         root = snapshot_download(
             folder.repo,
-            revision=folder.commit,
+            revision=folder.commit if local else folder.revision,  # by its name, so that the cache knows that, too
             endpoint=folder.endpoint,
             allow_patterns=[glob.escape(name) for name in names],
             local_files_only=local,
@@ -82,21 +82,23 @@ def download(file: FileAt, *, local: bool = False) -> Download | None:
         if local:
             return None
         raise FileError(f"{file}: the download failed ({type(e).__name__})", hint=_again(e)) from None
+    if Path(root).name != folder.commit:
+        raise FileError(f"{file}: was changed on the hub after it was looked at", hint="Start again.")
     paths = {name: Path(root, name) for name in names}
     absent = [name for name, path in paths.items() if not path.is_file()]
     if absent and local:
         return None
     if absent:
         raise FileError(f"{file}: {', '.join(absent)} is not there after the download", hint="Start again.")
-    return Download(paths[file.name], None if projector is None else paths[projector])
+    return Download(paths[file.path], None if projector is None else paths[projector])
 
 
 def wanted(file: FileAt) -> tuple[list[str], str | None]:
     """The files of the model, and the one of them that is its projector."""
     files = file.folder.names() or []
-    names = tags.set_of(file.name, files)
-    projectors = tags.projectors_of(file.name, files)
-    if len(projectors) != 1 or tags.is_projector(file.name):
+    names = tags.set_of(file.path, files)
+    projectors = tags.projectors_of(file.path, files)
+    if len(projectors) != 1 or tags.is_projector(file.path):
         return names, None
     return [*names, projectors[0]], projectors[0]
 
@@ -140,6 +142,7 @@ def _folder(client: HttpClient, reference: HubReference) -> HubFolder:
         client,
         api.endpoint,
         reference.repo,
+        reference.revision,
         commit,
         reference.root,
         tuple(name for name in files if safe(name)),

@@ -87,6 +87,11 @@ def redacted(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def shown(text: str | None) -> str | None:
+    """A MODEL argument, or another one like it, as it may be printed."""
+    return text if text is None or "://" not in text else redacted(text)
+
+
 def safe(path: str) -> bool:
     """Whether a file name from a listing stays in its folder."""
     return not re.search(r"[\\\0]", path) and not {"", ".", ".."}.intersection(path.split("/"))

@@ -49,6 +49,8 @@ def on_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
         def start(folder: Path, **options: Any) -> Hub:
             hub = stack.enter_context(Hub(folder, **options))
             monkeypatch.setattr(constants, "ENDPOINT", hub.api.root)
+            template = hub.api.root + "/{repo_id}/resolve/{revision}/{filename}"
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
             monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
             monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
             return hub
