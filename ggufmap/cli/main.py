@@ -12,6 +12,7 @@ import typer
 from ggufmap.cli.audit import audit
 from ggufmap.cli.bench import bench
 from ggufmap.cli.config import config
+from ggufmap.cli.doctor import doctor
 from ggufmap.cli.export import export
 from ggufmap.cli.help import Group, add_command
 from ggufmap.cli.map import map_
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 add_command(app, audit, _CHECK)
 add_command(app, map_, _CHECK, "map")
+add_command(app, doctor, _CHECK)
 add_command(app, serve, _SERVE)
 add_command(app, config, _MORE)
 add_command(app, export, _MORE)

@@ -116,6 +116,30 @@ def probe(
     return Probed(answer["model_class"], answer["model_type"], taken)
 
 
+def survey_environment(device: str = "") -> dict[str, Any]:
+    """What torch and vLLM say of themselves here (see `survey.environment`); with `device`, as if that GPU was there.
+
+    Raises MissingDependencyError, whose message has the last line of what the process said, when it gave no answer.
+    """
+    return _survey({"survey": "environment", "device": device}, device)
+
+
+def survey_model(config: Mapping[str, object], world: World, *, draft: bool) -> dict[str, Any]:
+    """What vLLM says of the model that `config` describes (see `survey.model`). Raises like `survey_environment`."""
+    with tempfile.TemporaryDirectory(prefix="ggufmap-survey-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+        request = {"survey": "model", "model_dir": folder, "world": asdict(world), "draft": draft}
+        return _survey(request, world.device)
+
+
+def _survey(request: dict[str, Any], device: str) -> dict[str, Any]:
+    try:
+        return _ask(request, _environment(device), "ended")
+    except MissingDependencyError as e:
+        first, *rest = e.message.strip().splitlines()
+        raise MissingDependencyError(" ".join([first, *rest[-1:]]), hint=e.hint) from e
+
+
 def _environment(device: str) -> dict[str, str]:
     """The worker's environment; a simulated GPU needs the stub driver, where there is no real one.
 
@@ -133,7 +157,11 @@ def _environment(device: str) -> dict[str, str]:
     return environment
 
 
-def _ask(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def _ask(
+    request: dict[str, Any],
+    environment: dict[str, str],
+    failed: str = "vLLM could not build the model for the trace",
+) -> dict[str, Any]:
     try:
         done = subprocess.run(
             # -P: nothing is imported from the current folder, which may be a downloaded one.
@@ -150,7 +178,7 @@ def _ask(request: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]
     if done.returncode != 0 or not done.stdout:
         tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
         raise MissingDependencyError(
-            f"vLLM could not build the model for the trace (exit {done.returncode}):\n{tail}",
+            f"{failed} (exit {done.returncode}):\n{tail}",
             hint="--offline checks the names by the rows alone.",
         )
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -143,6 +145,7 @@ def allow_sparse_attention_on_cpu() -> None:
     def dense(cls: Any, /, selected: Any, attn_selector_config: Any, **kwargs: Any) -> Any:
         return select(cls, selected, attn_selector_config._replace(use_sparse=False), **kwargs)
 
+    dense.__wrapped__ = select  # type: ignore[attr-defined]
     CpuPlatform.get_attn_backend_cls = classmethod(dense)
     get_backend = mla_attention.get_attn_backend
 
@@ -152,6 +155,28 @@ def allow_sparse_attention_on_cpu() -> None:
         return type(backend.__name__, (backend,), {"get_impl_cls": staticmethod(lambda: _tolerant(impl))})
 
     mla_attention.get_attn_backend = tolerant_backend
+    prefill = vars(mla_attention).get("get_mla_prefill_backend")
+    if prefill is not None:
+        vars(mla_attention)["get_mla_prefill_backend"] = _or_nothing(prefill)
+
+
+def _or_nothing(prefill: Callable[..., Any]) -> Callable[..., Any]:
+    """Before 0.30 the CPU has no backend for MLA's prefill, and the one that is taken does not import there."""
+
+    def get(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return prefill(*args, **kwargs)
+        except ImportError:
+            return _Nothing
+
+    return get
+
+
+class _Nothing:
+    """Stands for a part of a layer that has neither parameters nor a say in their names."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
 
 
 def _tolerant(impl: Any) -> Callable[..., Any]:
@@ -167,6 +192,83 @@ def _tolerant(impl: Any) -> Callable[..., Any]:
                     raise
 
     return make
+
+
+@contextmanager
+def watching_attention(asked: Callable[[Any, Any, int | None], None]) -> Iterator[None]:
+    """While active, `asked(selected backend, selector config, number of heads)` is called whenever a layer of a model
+    asks for its attention backend.
+    """
+    selector = importlib.import_module("vllm.v1.attention.selector")
+    original = vars(selector)["_cached_get_attn_backend"]
+
+    def watched(backend: Any, attn_selector_config: Any, num_heads: int | None = None, **kwargs: Any) -> Any:
+        asked(backend, attn_selector_config, num_heads)
+        return original(backend, attn_selector_config, num_heads, **kwargs)
+
+    vars(selector)["_cached_get_attn_backend"] = watched
+    try:
+        yield
+    finally:
+        vars(selector)["_cached_get_attn_backend"] = original
+
+
+def platform_selection(platform: Any) -> Callable[..., Any]:
+    """The platform's own choice of an attention backend, also after `allow_sparse_attention_on_cpu`."""
+    chosen = type(platform).get_attn_backend_cls
+    own = getattr(chosen.__func__, "__wrapped__", None)
+    return chosen if own is None else functools.partial(own, type(platform))
+
+
+def attention_candidates(platform: Any, config: Any, num_heads: int | None) -> tuple[list[str], dict[str, str]]:
+    """The backends of this platform that can do a layer, best first, and why the others cannot.
+
+    Empty where the platform keeps no list (CPU).
+    """
+    ask = getattr(platform, "get_valid_backends", None)
+    if ask is None:
+        return [], {}
+    arguments = {"device_capability": platform.get_device_capability(), "attn_selector_config": config}
+    if "num_heads" in inspect.signature(ask).parameters:
+        arguments["num_heads"] = num_heads
+    valid, invalid = ask(**arguments)
+    names = [(candidate.backend if hasattr(candidate, "backend") else candidate[0]).name for candidate in valid]
+    return names, {backend.name: _reasons(said) for backend, said in invalid.items()}
+
+
+def _reasons(said: Any) -> str:
+    """Why a backend is refused: a list, or a priority and a list (0.32 on)."""
+    reasons = said[1] if isinstance(said, tuple) else said
+    return "; ".join(map(str, reasons))
+
+
+def backend_name(path: str) -> str:
+    """The name in vLLM's table of backends of the class that a platform has chosen by its path."""
+    registry = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum
+    return next((backend.name for backend in registry if backend.value == path or _path(backend) == path), path)
+
+
+def _path(backend: Any) -> str | None:
+    try:
+        return str(backend.get_path())
+    except Exception:  # a slot for other people's backends has no path
+        return None
+
+
+def load_formats() -> list[str]:
+    """The load formats that this process's vLLM has a loader for."""
+    return sorted(vars(importlib.import_module("vllm.model_executor.model_loader"))["_LOAD_FORMAT_TO_MODEL_LOADER"])
+
+
+def engine_defaults() -> dict[str, Any]:
+    """Numbers of vLLM's that a start depends on: the share of a GPU's memory that it takes, and the most that one queue
+    between its processes takes of /dev/shm.
+    """
+    arguments = importlib.import_module("vllm.engine.arg_utils").EngineArgs
+    queue = importlib.import_module("vllm.distributed.device_communicators.shm_broadcast").MessageQueue
+    parameters = inspect.signature(queue.__init__).parameters
+    chunk, chunks = (parameters[name].default for name in ("max_chunk_bytes", "max_chunks"))
+    return {"gpu_memory_utilization": arguments.gpu_memory_utilization, "queue_bytes": chunk * chunks}
 
 
 def keep_expert_maps_real() -> None:

@@ -1,4 +1,4 @@
-"""The own process of traces and probes: a request as JSON on stdin, the answer as JSON on stdout, logs on stderr."""
+"""The own process of traces, probes and surveys: a request as JSON on stdin, the answer on stdout, logs on stderr."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer one request: the fields of `trace.Request` or of `probe.Probe`, names as [name, shape] pairs."""
+    """Answer one request: the fields of `trace.Request` or of `probe.Probe`, names as [name, shape] pairs; or a
+    question of `survey.py`, named by `survey`.
+    """
     # Libraries print to stdout as they please: keep the real one for the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     gc.disable()  # a short life with many objects that all stay: looking for garbage costs a tenth of it
     request = json.load(sys.stdin)
-    json.dump(_probed(request) if "stages" in request else _traced(request), answer, default=list)
+    handle = _surveyed if "survey" in request else _probed if "stages" in request else _traced
+    json.dump(handle(request), answer, default=list)
     answer.close()
     # Skip interpreter shutdown: vLLM's process groups would only warn about not being destroyed.
     sys.stderr.flush()
@@ -58,6 +61,15 @@ def _probed(request: dict[str, Any]) -> dict[str, Any]:
             world=World(**request["world"]),
         )
     )
+
+
+def _surveyed(request: dict[str, Any]) -> dict[str, Any]:
+    from ggufmap.target import survey
+    from ggufmap.target.devices import World
+
+    if request["survey"] == "environment":
+        return survey.environment(request["device"])
+    return survey.model(Path(request["model_dir"]), World(**request["world"]), draft=request["draft"])
 
 
 if __name__ == "__main__":
