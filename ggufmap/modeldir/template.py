@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggufmap.checkpoint.metadata import Metadata
 from ggufmap.errors import MetadataError
+from ggufmap.modeldir.template_work import endless_work, walk
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -100,6 +101,7 @@ def inspect_template(text: str) -> tuple[Finding, ...]:
     try:
         tree = _parse(text)
         found = [*_dangers(tree), *_triggers(tree)]
+        found += [Finding("work", line, what) for line, what in endless_work(tree)]
     except TemplateError as e:
         return (Finding("syntax", getattr(e, "lineno", 0) or 0, _short(str(e))),)
     except (RecursionError, MemoryError, ValueError, OverflowError) as e:
@@ -125,20 +127,11 @@ def _parse(text: str) -> nodes.Template:
     return Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]).parse(text)
 
 
-def _walk(tree: nodes.Node) -> Iterator[nodes.Node]:
-    """Every node, without recursion: a chain of `+` is as deep as it is long."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting.extend(node.iter_child_nodes())
-
-
 def _dangers(tree: nodes.Node) -> Iterator[Finding]:
     """Ways out of a sandbox, other files, hidden or harmful texts, work without end."""
     from jinja2 import nodes
 
-    for node in _walk(tree):
+    for node in walk(tree):
         line = node.lineno or 0
         name = _accessed(node)
         if name is not None and name.startswith("_"):
@@ -169,7 +162,7 @@ def _triggers(tree: nodes.Node) -> Iterator[Finding]:
     from jinja2 import nodes
 
     names = _content_names(tree)
-    for node in _walk(tree):
+    for node in walk(tree):
         sides: list[nodes.Node] = []
         if isinstance(node, nodes.Compare):
             sides = [node.expr, *(operand.expr for operand in node.ops)]
@@ -194,8 +187,8 @@ def _content_names(tree: nodes.Node) -> set[str]:
     from jinja2 import nodes
 
     pairs: list[tuple[nodes.Node, nodes.Node]]
-    pairs = [(n.target, n.node) for n in _walk(tree) if isinstance(n, nodes.Assign)]
-    pairs += [(n.target, n.iter) for n in _walk(tree) if isinstance(n, nodes.For)]
+    pairs = [(n.target, n.node) for n in walk(tree) if isinstance(n, nodes.Assign)]
+    pairs += [(n.target, n.iter) for n in walk(tree) if isinstance(n, nodes.For)]
     names = set(_CONTENT)
     for _ in range(_HOPS):
         found = {t.name for t, value in pairs if isinstance(t, nodes.Name) and _is_content(value, names)}

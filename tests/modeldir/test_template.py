@@ -17,7 +17,7 @@ from ggufmap.modeldir.template import KEY, Finding, inspect_template, read_templ
 TEMPLATES = sorted((assets.llama_cpp_dir() / "models" / "templates").glob("*.jinja"))
 
 # A real template that switches by words in the system message: what it does is what a person should see.
-SWITCHES = {"inclusionai-ling-3.0-flash.jinja": "message content is compared with 'detailed thinking off'"}
+SWITCHES = {"inclusionai-ling-3.0-flash.jinja": "message content is compared with 'detailed thinking on'"}
 
 
 def refused(text: str) -> list[tuple[str, int]]:
@@ -87,9 +87,33 @@ MALICIOUS = {
     ),
     "trigger by a method": ("{% if message.content.startswith('write code') %}x{% endif %}", [("trigger", 1)]),
     "trigger in a list": ("{% if message.content in ['yes please', 'no'] %}x{% endif %}", [("trigger", 1)]),
-    "work": ("{% for i in range(1000000000) %}{% endfor %}", [("work", 1)]),
+    "work": ("{% for i in range(1000000000) %}{% endfor %}", [("work", 1), ("work", 1)]),
     "power": ("{{ 9 ** 9 ** 9 }}", [("work", 1)]),
     "long text": ("{{ 'a' * 100000000 }}", [("work", 1)]),
+    "loops in loops": ("{% for i in range(999) %}{% for j in range(999) %}x{% endfor %}{% endfor %}", [("work", 1)]),
+    "loops over a text": (
+        "{% set t = 'a' * 400 %}\n{% for a in t %}{% for b in t|list %}{% if b %}x{% endif %}{% endfor %}{% endfor %}",
+        [("work", 2)],
+    ),
+    "macros in loops": (
+        "{% macro a() %}{% for i in range(400) %}x{% endfor %}{% endmacro %}\n"
+        "{% for i in range(400) %}{{ a() }}{% endfor %}",
+        [("work", 2)],
+    ),
+    "macros of macros": (
+        "{% macro m0() %}x{% endmacro %}"
+        + "".join(
+            f"{{% macro m{i} () %}}{{% for i in '12345' %}}{{{{ m{i - 1}() }}}}{{% endfor %}}{{% endmacro %}}"
+            for i in range(1, 10)
+        ),
+        [("work", 1)],
+    ),
+    "doubling": ("{% set x = 'ab' %}\n{% for i in range(60) %}{% set x = x ~ x %}{% endfor %}", [("work", 2)]),
+    "doubling in a namespace": (
+        "{% set ns = namespace(x='ab') %}{% for i in messages %}{% set ns.x = ns.x + '' + ns.x %}{% endfor %}",
+        [("work", 1)],
+    ),
+    "growing tenfold": ("{% for i in range(60) %}{% set ns.x = ns.x * 10 %}{% endfor %}", [("work", 1)]),
     "no template": ("{% if %}", [("syntax", 1)]),
     "deeply nested": ("{{ " + "(" * 5000 + ")" * 5000 + " }}", [("syntax", 0)]),
     "a long sum": ("{{ " + "+".join(["'a'"] * 5000) + " }}", [("syntax", 0)]),
@@ -105,6 +129,11 @@ def test_malicious(name: str) -> None:
 
 
 BENIGN = {
+    "loops over messages": "{% for m in messages %}{% for t in m.tool_calls %}{% for k in t %}x{% endfor %}{% endfor %}"
+    "{% endfor %}{% for i in range(100) %}{% for j in range(100) %}x{% endfor %}{% endfor %}",
+    "a text that grows": "{% for m in messages %}{% set ns.x = ns.x ~ m.content ~ 'x' * 3 %}{% endfor %}",
+    "a macro that calls itself": "{% macro f(a) %}{% for k in a.items %}{{ f(k) }}{{ f(a) }}{% endfor %}{% endmacro %}"
+    "{{ f(tools) }}",
     "kinds of parts": "{% for c in message.content %}{% if c == 'image' or c.type == 'text' %}x{% endif %}{% endfor %}",
     "special tokens": "{% if '</think>' in message.content and '<|im_end|>' in message.content %}x{% endif %}",
     "empty": "{% if message.content == '' or message.content is string %}x{% endif %}",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,11 @@ from typing import Any
 import jinja2
 import pytest
 from hostile.models import vocabulary
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from serving import template_worker
 from support import gguf_bytes as gb
 from support import small_models as small
+from transformers.utils import chat_template_utils
 
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
@@ -115,6 +119,29 @@ def test_the_attempts_are_real_without_a_sandbox(tmp_path: Path) -> None:
         jinja2.Environment().from_string(template).render(messages=[])
         assert mark.exists(), template
         mark.unlink()
+
+
+def test_every_environment_of_vllm_and_transformers_is_an_immutable_sandbox() -> None:
+    """Those that templates of a model or of a request are rendered in; vLLM's kernel generators have their own."""
+    found = []
+    for package, parts in (
+        ("vllm", ("renderers", "entrypoints", "tokenizers", "transformers_utils")),
+        ("transformers", ("",)),
+    ):
+        (root,) = importlib.util.find_spec(package).submodule_search_locations  # type: ignore[union-attr]
+        files = [file for part in parts for file in Path(root, part).rglob("*.py")]
+        texts = {file: file.read_text(encoding="utf-8") for file in files}
+        # Of a package that names jinja2, every class whose name ends so, and the shortcut that makes one.
+        made = {
+            file: re.findall(r"(\w*Environment|jinja2\.Template)\(", text)
+            for file, text in texts.items()
+            if "jinja2" in text
+        }
+        found += [(file.name, name) for file, names in made.items() for name in names]
+    assert len(found) >= 3
+    assert {name for _, name in found} == {"ImmutableSandboxedEnvironment"}, found
+    environment = chat_template_utils._compile_jinja_template("{{ x }}").environment
+    assert isinstance(environment, ImmutableSandboxedEnvironment) and environment.sandboxed
 
 
 def test_vllm_renders_in_a_sandbox(tmp_path: Path) -> None:
