@@ -1,0 +1,57 @@
+"""Every file of the corpus through the commands: an exit code, a message or a report, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cli.conftest import Cli
+from hostile.corpus import CASES, write
+from support import small_models as small
+from support.gguf_bytes import TensorSpec
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "audit --json": ("--offline", "--json"),
+    "config": ("-o", "out"),
+    "serve": ("--offline", "--dry-run"),  # a report for a person as well
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_file_ends_with_a_code_and_a_message(cli: Cli, tmp_path: Path, command: str) -> None:
+    codes: Counter[int] = Counter()
+    name, *more = command.split()
+    for index, case in enumerate(CASES):
+        folder = tmp_path / "in" / str(index)
+        folder.mkdir(parents=True)
+        out = tmp_path / "out" / str(index)
+        options = [out if option == "out" else option for option in COMMANDS[command] if option not in more]
+        found = cli(name, write(case, folder), *more, *options)
+        where = f"{case.kind}: {case.name}: {found}"
+        codes[found.code] += 1
+        assert found.code in (0, 1, 2, 3), where
+        assert "Traceback" not in found.err, where
+        assert "\x1b" not in found.out + found.err and "\0" not in found.out + found.err, where
+        if found.code == 2:
+            assert found.out == "" and any(line.startswith("error: ") for line in found.err.splitlines()), where
+        elif more:
+            json.dumps(found.json, allow_nan=False)  # no number that is none
+    # Headers that are read are no models, most of them: the mapping has problems, or the config cannot be made.
+    assert codes[2] > 100 and sum(codes.values()) == len(CASES), codes
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "out", "cache"}
+
+
+@pytest.mark.parametrize("command", ["audit", "map"])
+def test_names_are_shown_as_text(cli: Cli, tmp_path: Path, command: str) -> None:
+    """A terminal must not obey a file."""
+    names = ["\x1b[2J\x1b]0;title\x07", "a\rb", "\u202eltr", "[red]x[/red]", "a\nerror: b"]
+    odd = [TensorSpec(name, (1,)) for name in names]
+    path = small.write_llama(tmp_path / "m.gguf", tensors=[*small.llama_tensors(), *odd])
+    found = cli(command, path, "--offline")
+    assert found.code == 1
+    for bad in ("\x1b", "\x07", "\r", "\u202e", "\nerror: b"):
+        assert bad not in found.out + found.err
+    assert "[red]x[/red]" in found.out
+    assert "\\x1b[2J" in found.out
