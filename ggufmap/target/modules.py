@@ -80,7 +80,7 @@ def _kind(layer: nn.Module) -> str | None:
 
 def _experts_problem(layer: Any) -> str | None:
     """What the plugin's experts (0.0.5 quantization/fused_moe.py) leave out, and this layer needs."""
-    if any("bias" in name for name, _ in layer.named_parameters()):
+    if layer.moe_config.has_bias:  # not the router's correction, which vLLM 0.33 also hangs on this layer
         return "its experts have biases"
     if layer.apply_router_weight_on_input:
         return "router weights are applied to the input"

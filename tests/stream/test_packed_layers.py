@@ -65,11 +65,13 @@ def run(vllm: PackedVllm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     cases = {
         "llama": packed_models.llama(layers),
         "moe": packed_models.moe(layers),
+        "corrected": packed_models.corrected(),
         "small": packed_models.llama(1),
     }
     choices = {
         "llama": by_layer(LLAMA_MIXES, "Q4_0", "Q8_0"),
         "moe": by_layer(MOE_MIXES, "Q4_K", "Q6_K"),
+        "corrected": by_layer((), "Q4_K", "Q6_K"),
         **{type: by_layer((), type, type) for type in TYPES},
     }
     sources: dict[str, Path] = {}
@@ -123,6 +125,15 @@ def test_experts_of_every_type_and_mixture(run: Runner, ranks: int) -> None:
     assert [group.reason for group in experts] == ["", "", "", "", "", "no kernel for MXFP4", "", experts[7].reason]
     assert experts[7].reason == "IQ4_XS, Q4_K in one w13_weight"
     assert all(len(layer["shape"]) == 2 for rank in found.ranks for layer in rank.values())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_correction_of_the_router_is_no_bias_of_the_experts(run: Runner, ranks: int) -> None:
+    """vLLM hangs it on the layer of the experts, for kernels that also route."""
+    found = run("corrected", ranks)
+    found.check()
+    assert found.reason("model.layers.1.mlp.experts.routed_experts") == ""
+    assert found.reason("model.layers.1.mlp.shared_experts.down_proj") == ""
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -58,7 +58,7 @@ def quantised(source: Path, out: Path, choose: Choice) -> Path:
     for name, tensor in file.tensors.items():
         parts = name.split(".")
         layer, module = (int(parts[1]), parts[2]) if parts[0] == "blk" else (-1, parts[0])
-        if len(tensor.shape) > 1 and "norm" not in name and module != "ffn_gate_inp":
+        if len(tensor.shape) > 1 and "norm" not in name and module not in ("ffn_gate_inp", "exp_probs_b"):
             file.tensors[name] = _stored(tensor.values, gguf.GGMLQuantizationType[choose(layer, module)])
     return file.write(out)
 
@@ -77,6 +77,21 @@ def llama(layers: int) -> Case:
 def moe(layers: int) -> Case:
     """A mixture of experts in every layer."""
     return Case("moe", "Qwen3MoeForCausalLM", {**SIZES, **EXPERTS, "num_hidden_layers": layers})
+
+
+def corrected() -> Case:
+    """Experts beside shared ones, chosen with a correction of the router's scores."""
+    experts = {
+        "moe_num_experts": 4,
+        "moe_k": 2,
+        "moe_intermediate_size": 512,
+        "moe_num_shared_experts": 1,
+        "moe_layer_start_index": 1,
+        "moe_layer_end_index": 1,
+        "moe_layer_interval": 1,
+    }
+    sizes = {**SIZES, "num_hidden_layers": 2, **experts}
+    return Case("corrected", "Ernie4_5_MoeForCausalLM", sizes, tokenizer="llama")
 
 
 @dataclass(frozen=True)
