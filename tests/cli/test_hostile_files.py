@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from cli.conftest import Cli
 from hostile.corpus import CASES, write
+from hostile.models import vocabulary
+from hostile.test_paths import BASE_MODEL
 from support import small_models as small
 from support.gguf_bytes import TensorSpec
 
@@ -55,3 +58,16 @@ def test_names_are_shown_as_text(cli: Cli, tmp_path: Path, command: str) -> None
         assert bad not in found.out + found.err
     assert "[red]x[/red]" in found.out
     assert "\\x1b[2J" in found.out
+
+
+def test_the_command_that_serve_builds_trusts_no_code(cli: Cli, tmp_path: Path) -> None:
+    """Whatever the header says of base models and repositories; a person may still say so after the `--`."""
+    path = small.write_llama(tmp_path / "m.gguf", small.llama_metadata() | vocabulary() | BASE_MODEL)
+    found = cli("serve", path, "--offline", "--dry-run", "--force")
+    assert found.code == 0, found.err
+    words = shlex.split(found.out)
+    assert words[words.index("serve") + 1 if "serve" in words else words.index("--model") + 1].startswith(str(tmp_path))
+    for bad in ("trust", "remote", "evil", "example.org"):
+        assert bad not in found.out
+    asked = cli("serve", path, "--offline", "--dry-run", "--force", "--", "--trust-remote-code")
+    assert shlex.split(asked.out) == [*words, "--trust-remote-code"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hostile.models import split_set, vocabulary
 from support import gguf_bytes as gb
 from support import small_models as small
 
+import ggufmap
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.errors import FileError, GgufmapError
@@ -178,3 +180,11 @@ def test_the_one_module_that_is_written_is_ours(tmp_path: Path) -> None:
     assert list(files.modules) == ["tokenization_ggufmap.py"]
     assert "evil" not in json.dumps(files.config)
     assert files.config["auto_map"] == {"AutoTokenizer": ["tokenization_ggufmap.GgufTokenizer"] * 2}
+
+
+def test_gguf_py_s_reader_is_not_used() -> None:
+    """It hangs, reads overlaps and takes a string of 2^63 bytes for an empty one (docs/security.md)."""
+    package = Path(ggufmap.__file__).parent
+    files = list(package.rglob("*.py"))
+    assert len(files) > 100
+    assert [file.name for file in files if re.search("GGUFReader|gguf_reader", file.read_text(encoding="utf-8"))] == []
