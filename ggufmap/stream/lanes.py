@@ -47,8 +47,10 @@ class Lanes:
         stream = self._stream(device)
         with torch.cuda.stream(stream):
             stream.wait_event(mark)
-            yield lambda raw: torch.from_numpy(raw).to(device, non_blocking=True)
-            stream.synchronize()
+            try:
+                yield lambda raw: torch.from_numpy(raw).to(device, non_blocking=True)
+            finally:
+                stream.synchronize()
 
     def _stream(self, device: torch.device) -> Any:
         streams: dict[torch.device, Any] = self._local.__dict__.setdefault("streams", {})
