@@ -204,7 +204,7 @@ def _templates() -> list[bytes]:
         "{% set c = messages[0]['content'] %}{% if 'x y' in c.lower() or c == 'w' ~ 'v' %}{{ now }}{% endif %}",
         "{%- macro f(a, b=1) -%}{{ a|attr('b') + 'c' * 2 ** 3 }}{%- endmacro -%}{{ f([1, 2][0], b={'k': (1, 2)}) }}",
         "{% set x = 'ab' * 9 %}{% macro f(a) %}{% for i in range(9) recursive %}{{ f(i) }}{{ loop(i) }}{% endfor %}"
-        "{% endmacro %}{% for c in x %}{% set ns.x = ns.x ~ ns.x + 'b' %}{% call f(c) %}{{ c }}{% endcall %}{% endfor %}",
+        "{% endmacro %}{% for c in x %}{% set n.x = n.x ~ n.x + 'b' %}{% call f(c) %}{{ c }}{% endcall %}{% endfor %}",
         "{% generation %}{% if a is defined and not b %}{% break %}{% elif c %}{% include 'x' %}{% endif %}"
         "{% endgeneration %}",
     ]
