@@ -139,11 +139,13 @@ def _looks_like(head: bytes) -> str:
 
 
 def _looks_hint(head: bytes) -> str:
-    return (
-        "Download the file again; a saved error page or pointer has its name, not its bytes."
-        if head
-        else ("Download the file again.")
-    )
+    if not head:
+        return "Download the file again."
+    if head[8:9] == b"{":
+        return "vLLM loads safetensors by itself: `vllm serve FOLDER`; ggufmap is for .gguf files."
+    if head.startswith(b"version https:"):
+        return "Fetch the file that it stands for: `git lfs pull` in its repository."
+    return "Download the file again; a saved error page or pointer has its name, not its bytes."
 
 
 def _pair(cursor: Cursor) -> tuple[str, Value]:

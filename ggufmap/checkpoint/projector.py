@@ -25,6 +25,9 @@ def projectors_beside(model: Path) -> list[Path]:
     return [f for f in files if f.suffix.lower() == ".gguf" and "mmproj" in f.name.lower() and f.name != model.name]
 
 
+_WANTED = "--mmproj takes the mmproj-*.gguf file that was converted from the same model."
+
+
 def projector_type(projector: Metadata) -> str:
     """What llama.cpp calls the way from the vision tower into the text model (`gemma3`, `qwen3vl_merger`)."""
     return projector.string("clip.projector_type", projector.string("clip.vision.projector_type", "unknown"))
@@ -34,12 +37,15 @@ def check_projector(model: Metadata, projector: Metadata) -> None:
     """Raise UsageError unless `projector` is one and ends in vectors of the text model's size."""
     found = projector.string("general.architecture")
     if found != _ARCHITECTURE:
-        raise UsageError(f"{projector.file}: is a {found} model, not a multimodal projector ({_ARCHITECTURE})")
+        raise UsageError(
+            f"{projector.file}: is a {found} model, not a multimodal projector ({_ARCHITECTURE})", hint=_WANTED
+        )
     key = f"{model.string('general.architecture')}.embedding_length"
     size = projector.integer(_SIZE, 0)
     if size and size != model.integer(key):
         raise UsageError(
-            f"{projector.file}: {_SIZE} is {size}, the model's {key} is {model.integer(key)}: not its projector"
+            f"{projector.file}: {_SIZE} is {size}, the model's {key} is {model.integer(key)}: not its projector",
+            hint=_WANTED,
         )
 
 
@@ -47,4 +53,4 @@ def check_names(model: Mapping[str, Tensor], projector: Mapping[str, Tensor], fi
     """Raise UsageError when a tensor of the projector is also the model's."""
     both = sorted(set(model).intersection(projector))
     if both:
-        raise UsageError(f"{file}: {len(both)} tensors are also in the model's file (first: {both[0]})")
+        raise UsageError(f"{file}: {len(both)} tensors are also in the model's file (first: {both[0]})", hint=_WANTED)

@@ -111,7 +111,7 @@ class LocalFile:
         stat = os.fstat(self._fd)
         if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file() hides OSError the same way
             os.close(self._fd)
-            raise FileError(f"{path}: not a regular file")
+            raise FileError(f"{path}: not a regular file", hint="MODEL is a .gguf file, or a folder with one model.")
         self._size = stat.st_size
         self._identity = _identity(stat)
 
@@ -141,7 +141,9 @@ class LocalFile:
                 got = os.preadv(self._fd, [buffer[done:]], offset + done)
             except OSError as e:
                 where = f"{self.name}: reading {len(buffer)} bytes at offset {offset} failed"
-                raise FileError(f"{where}: {os.strerror(e.errno or 0)}") from e
+                raise FileError(
+                    f"{where}: {os.strerror(e.errno or 0)}", hint="Check the disk and the system's log."
+                ) from e
             if got == 0:
                 raise FileError(
                     f"{self.name}: ends at byte {offset + done}, {len(buffer) - done} bytes before the end of a read",
@@ -180,9 +182,9 @@ def _identity(stat: os.stat_result) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _hint(error: OSError) -> str | None:
+def _hint(error: OSError) -> str:
     if error.errno == errno.EACCES:
         return "Check the file's permissions."
     if error.errno == errno.ENOENT:
         return "Check the path; quote it when it has spaces."
-    return None
+    return "Check the path."

@@ -13,6 +13,8 @@ from ggufmap.cli.output import data_console, print_json
 from ggufmap.errors import UsageError
 from ggufmap.report.patterns import printable
 
+_QUOTE = "Put a backslash before characters that stand for themselves: 'blk\\.0\\.'"
+
 
 def map_(
     model: options.Model,
@@ -43,7 +45,7 @@ def map_(
     try:
         wanted = re.compile(pattern or "")
     except re.error as e:
-        raise UsageError(f"--filter {pattern!r} is not a regular expression: {e}") from e
+        raise UsageError(f"--filter {pattern!r} is not a regular expression: {e}", hint=_QUOTE) from e
     found = preflight(model, hf_config=hf_config, draft=draft, mmproj=mmproj, offline=offline)
     with found.checkpoint:
         entries = [entry for entry in assignments(found.plan) if any(map(wanted.search, _names(entry)))]

@@ -39,6 +39,8 @@ class _Notes(logging.Handler):
 
 def listen(*, quiet: bool = False, verbose: bool = False) -> None:
     """Set how loud this process is, and show what its stages log."""
+    if not _columns():
+        os.environ.pop("COLUMNS", None)  # rich takes 0 for a width
     _LOG.handlers = [_Notes()]
     _LOG.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.INFO)
 
@@ -54,8 +56,8 @@ def data_console() -> Console:
     """For results. In a pipe lines are wide unless COLUMNS says how wide: there is no window to cut them for."""
     width = None
     if not sys.stdout.isatty():
-        width = int(os.environ.get("COLUMNS", "")) if os.environ.get("COLUMNS", "").isdigit() else _PIPE_WIDTH
-    return _DataConsole(width=width or None, **_colours(sys.stdout))
+        width = _columns() or _PIPE_WIDTH
+    return _DataConsole(width=width, **_colours(sys.stdout))
 
 
 def print_json(value: Any) -> None:
@@ -63,6 +65,15 @@ def print_json(value: Any) -> None:
     try:
         json.dump(value, sys.stdout, indent=1, ensure_ascii=True)
         sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _reader_gone()
+
+
+def print_text(text: str) -> None:
+    """A result that is text already: XML, Markdown and the like."""
+    try:
+        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         _reader_gone()
@@ -97,6 +108,12 @@ def _say(message: str, style: str = "") -> None:
     """Write to stderr. Names in `message` may come from a file: only its lines are kept."""
     shown = "\n".join(map(printable, message.split("\n")))
     Console(stderr=True, soft_wrap=True, **_colours(sys.stderr)).print(Text(shown, style=style))
+
+
+def _columns() -> int:
+    """The width that COLUMNS gives, 0 where it is none."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _colours(stream: TextIO) -> dict[str, Any]:

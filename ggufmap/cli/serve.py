@@ -79,6 +79,7 @@ def serve(
     from ggufmap.modeldir.build import tokenizer_warnings
     from ggufmap.remote import locate
     from ggufmap.serving.chat import chat_arguments
+    from ggufmap.serving.port import check_port
     from ggufmap.serving.preflight import preflight
     from ggufmap.serving.serve import online_quantisation, run, serve_command, speculative_config, vllm_world
 
@@ -106,6 +107,8 @@ def serve(
     found = look(files.model, files.draft, files.mmproj)
     with found.checkpoint:
         _gate(found, extra, force=force)
+        if not dry_run:
+            check_port(extra)
         chat, said = chat_arguments(
             found.checkpoint.metadata, extra, given=chat_template, own=tokenizer is None, force=force
         )

@@ -18,7 +18,7 @@ from ggufmap import __version__
 from ggufmap.archs.base import JsonValue, Rule
 from ggufmap.checkpoint import Checkpoint
 from ggufmap.checkpoint.source import Place
-from ggufmap.errors import UsageError
+from ggufmap.errors import WRITABLE, UsageError
 from ggufmap.modeldir.cache import cache_root, filled_once
 from ggufmap.modeldir.config import ModelConfig, generation_config
 from ggufmap.modeldir.given import listed_ids, read_optional
@@ -27,6 +27,7 @@ from ggufmap.modeldir.processor import name_tokens, processor_files
 from ggufmap.modeldir.stop_tokens import stop_token_ids
 
 _SCHEMA = 2
+_WANTED = "--tokenizer takes the folder of the original model, or leave it out: the file has its own."
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -95,7 +96,7 @@ def add_model_files(
     try:
         _write_files(folder, checkpoint, config, tokenizer, checkpoint.header_hash())
     except OSError as e:
-        raise UsageError(f"{e.filename or folder}: cannot be written: {e.strerror}") from e
+        raise UsageError(f"{e.filename or folder}: cannot be written: {e.strerror}", hint=WRITABLE) from e
 
 
 def tokenizer_warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -226,18 +227,18 @@ def _copy_all(source: Path, folder: Path, names: Iterable[str]) -> None:
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:
     if not {"tokenizer.json", "tokenizer.model", "vocab.json"}.intersection(_tokenizer_files(source)):
-        raise UsageError(f"{source}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
+        raise UsageError(f"{source}: holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json)", hint=_WANTED)
     try:
         _copy_all(source, folder, _tokenizer_files(source))
     except OSError as e:
-        raise UsageError(f"{e.filename}: cannot be copied: {e.strerror}") from e
+        raise UsageError(f"{e.filename}: cannot be copied: {e.strerror}", hint=WRITABLE) from e
 
 
 def _write_to(
     output: Path, checkpoint: Checkpoint, config: ModelConfig, tokenizer: Path | None, header_hash: str
 ) -> Path:
     if output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: is a file; a folder is needed")
+        raise UsageError(f"{output}: is a file; a folder is needed", hint="Name a new folder.")
     if output.is_dir() and any(output.iterdir()):
         raise UsageError(f"{output}: is not empty", hint="Name a new folder.")
     fill = functools.partial(_fill, checkpoint=checkpoint, config=config, tokenizer=tokenizer, header_hash=header_hash)

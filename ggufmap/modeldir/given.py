@@ -18,6 +18,7 @@ from ggufmap.mapping.plan import Warned
 from ggufmap.modeldir.rope import matches_llama3, rope_factors
 
 _MAX_BYTES = 16 << 20
+_WANTED = "A config.json is that of the original model; without one, the header of the GGUF file is used."
 # A dense load has no quantisation, and code of the original repository is not here (never run because of a file).
 _DROPPED = ("quantization_config", "auto_map")
 # Keys that belong to the whole model where the text model's are nested.
@@ -56,14 +57,14 @@ def read_given(file: Path) -> Given:
 def _read(file: Path) -> dict[str, JsonValue]:
     try:
         if file.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes")
+            raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes", hint=_WANTED)
         values = json.loads(file.read_text(encoding="utf-8"))
     except OSError as e:
-        raise UsageError(f"{file}: cannot be read: {e.strerror}", hint="Give a folder with a config.json.") from e
+        raise UsageError(f"{file}: cannot be read: {e.strerror}", hint=_WANTED) from e
     except (ValueError, RecursionError) as e:
-        raise UsageError(f"{file}: not valid JSON: {e}") from e
+        raise UsageError(f"{file}: not valid JSON: {e}", hint=_WANTED) from e
     if not isinstance(values, dict):
-        raise UsageError(f"{file}: a JSON object is expected, found {type(values).__name__}")
+        raise UsageError(f"{file}: a JSON object is expected, found {type(values).__name__}", hint=_WANTED)
     return values
 
 

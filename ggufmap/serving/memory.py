@@ -24,7 +24,9 @@ def parse_size(text: str, option: str) -> int:
     """Bytes of a size such as 500M or 2Gi. Raises UsageError, which names `option`."""
     match = re.fullmatch(r"(\d+)\s*([KMG]I?)?B?", text.strip().upper())
     if match is None or not int(match[1]):
-        raise UsageError(f"{option} {text!r}: a number with K, M, G, Ki, Mi or Gi is expected")
+        raise UsageError(
+            f"{option} {text!r}: a number with K, M, G, Ki, Mi or Gi is expected", hint=f"For example {option} 2Gi."
+        )
     return int(match[1]) * _UNITS[match[2] or ""]
 
 

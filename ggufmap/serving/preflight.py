@@ -8,7 +8,7 @@ from pathlib import Path
 from ggufmap.archs import Architecture, find_architecture
 from ggufmap.archs.base import JsonValue
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import UnknownArchitectureError
+from ggufmap.errors import UnknownArchitectureError, UsageError
 from ggufmap.mapping import Plan, resolve
 from ggufmap.mapping.plan import Warned
 from ggufmap.mapping.storage import Storage
@@ -83,6 +83,7 @@ def preflight(
         if untraced:
             warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
         if not offline:
+            _check_ranks(config, world or World())
             flags = {row.key: row.value for row in architecture.draft_flags}
             announce("Asking vLLM where every tensor goes (about ten seconds; --offline skips it) ...")
             plan = settle(plan, config.values, flags, world or World(), storage, online)
@@ -96,6 +97,17 @@ def preflight(
     except BaseException:
         checkpoint.close()
         raise
+
+
+def _check_ranks(config: ModelConfig, world: World) -> None:
+    """Raise UsageError where vLLM would refuse the number of ranks, seconds later and in its own words."""
+    heads, ranks = config.text.get("num_attention_heads"), world.tensor_parallel
+    if isinstance(heads, int) and heads % ranks:
+        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise UsageError(
+            f"{ranks} tensor-parallel ranks cannot share the model's {heads} attention heads evenly",
+            hint=f"By its heads it can be split over {fitting}.",
+        )
 
 
 def lost_flags(plan: Plan, config: ModelConfig) -> dict[str, JsonValue]:

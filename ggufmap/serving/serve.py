@@ -103,7 +103,7 @@ def vllm_world(extra: Sequence[str]) -> World | None:
     """The ranks that the user's vLLM options ask for; None for one. Raises UsageError when they are no number."""
     text = _first_option(extra, _RANKS) or "1"
     if not text.isdecimal():
-        raise UsageError(f"{_RANKS[0]} {text}: a number is expected")
+        raise UsageError(f"{_RANKS[0]} {text}: a number is expected", hint="It is the number of GPUs.")
     experts = any(argument.replace("_", "-") in _EXPERTS for argument in extra)
     return World("", int(text), experts) if int(text) > 1 or experts else None
 

@@ -14,6 +14,7 @@ from ggufmap.target.client import trace
 from ggufmap.target.devices import World
 
 _ATTEMPTS = 4
+_UNTRACED = "Leave out --offline (and install vLLM where there is none), or take --storage auto."
 
 
 def settle(
@@ -76,7 +77,7 @@ def _nothing_packed(storage: StoragePlan) -> GgufmapError:
 def unsettled(asked: Storage) -> StoragePlan:
     """Without a trace: dense. Raises UsageError when packed weights are asked for."""
     if asked is Storage.PACKED:
-        raise UsageError("--storage packed needs a trace: vLLM's layers decide what can be packed")
+        raise UsageError("--storage packed needs a trace: vLLM's layers decide what can be packed", hint=_UNTRACED)
     return dense_plan(asked, "asked for" if asked is Storage.DENSE else "not traced")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ggufmap.checkpoint import Checkpoint
-from ggufmap.errors import MappingError, UsageError
+from ggufmap.errors import WRITABLE, MappingError, UsageError
 from ggufmap.mapping import Plan
 from ggufmap.mapping.plan import Assignment
 from ggufmap.mapping.transforms import KINDS
@@ -158,7 +158,7 @@ def _claim(folder: Path, identity: dict[str, object]) -> None:
         else:
             _sync_write(state, json.dumps(identity))
     except (OSError, ValueError) as e:
-        raise UsageError(f"{folder}: cannot be used: {e}") from e
+        raise UsageError(f"{folder}: cannot be used: {e}", hint=WRITABLE) from e
 
 
 def _write(path: Path, entries: dict[str, _Entry], tensors: Iterator[tuple[str, torch.Tensor]], budget: Budget) -> int:
@@ -177,7 +177,7 @@ def _write(path: Path, entries: dict[str, _Entry], tensors: Iterator[tuple[str, 
         scratch.rename(path)
     except OSError as e:
         scratch.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {os.strerror(e.errno or 0)}") from e
+        raise UsageError(f"{path}: cannot be written: {os.strerror(e.errno or 0)}", hint=WRITABLE) from e
     return lost
 
 

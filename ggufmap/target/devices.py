@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ggufmap.errors import UsageError
 
 _MAX_RANKS = 1024
+_DEVICES = "sm_90 is Hopper (H100, H200), sm_100 Blackwell (B200), sm_120 its RTX cards (RTX PRO 6000, 5090)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,9 @@ class World:
         if self.device:
             parse_device(self.device)
         if not 1 <= self.tensor_parallel <= _MAX_RANKS:
-            raise UsageError(f"--tp {self.tensor_parallel}: allowed are 1 to {_MAX_RANKS}")
+            raise UsageError(
+                f"--tp {self.tensor_parallel}: allowed are 1 to {_MAX_RANKS}", hint="N is the number of GPUs."
+            )
 
 
 def parse_device(device: str) -> tuple[int, int] | None:
@@ -32,5 +35,5 @@ def parse_device(device: str) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"sm_(\d+)(\d)", device)
     if match is None:
-        raise UsageError(f"--device {device!r}: known are cpu and sm_XY (sm_90, sm_100, sm_120)")
+        raise UsageError(f"--device {device!r}: known are cpu and sm_XY", hint=_DEVICES)
     return int(match[1]), int(match[2])
