@@ -249,6 +249,11 @@ class ModelFacts:
     mmproj: str | None = None
     """The file that the vision tower comes from."""
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether `ggufmap serve` has the weights or can download them: those of other servers it cannot."""
+        return "://" not in self.path or self.path.startswith("hf://")
+
 
 @dataclass(frozen=True, slots=True)
 class StockMap:

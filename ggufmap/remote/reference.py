@@ -73,7 +73,7 @@ def parse(text: str) -> Path | Reference:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError as e:
-        raise UsageError(f"not a URL: {e}") from None
+        raise UsageError(f"not a URL: {e}", hint="For example https://host/folder/model.gguf") from None
     if not host or not parts.path.strip("/") or parts.path.endswith("/"):
         raise UsageError(
             f"{redacted(text)}: the URL of a .gguf file is expected", hint="Name the file, not its folder."

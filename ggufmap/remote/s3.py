@@ -71,7 +71,7 @@ class S3Reader:
         return part
 
     def _once(self, start: int, stop: int) -> Part:
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+        from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
         from urllib3.exceptions import HTTPError
 
         pinned = {"IfMatch": self._etag} if self._etag else {}
@@ -82,7 +82,9 @@ class S3Reader:
             data = self._body(answer, start, stop)
         except ClientError as e:
             return self._refused(e)
-        except (HTTPClientError, HTTPError, OSError) as e:
+        except (ConnectionError, HTTPClientError) as e:
+            raise RetryError(reason(e.kwargs.get("error", e))) from None
+        except (HTTPError, OSError) as e:
             raise RetryError(reason(e)) from None
         except BotoCoreError as e:
             raise FileError(f"{self.name}: cannot be asked for ({type(e).__name__})", hint=_HINT) from None

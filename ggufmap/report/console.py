@@ -256,7 +256,8 @@ def _verdict(console: Console, plan: Plan) -> None:
     if plan.trace is not None and plan.trace.draft is not None and plan.trace.draft.deferred:
         saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
         console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))
-    console.print(Text(printable(f"serve it: ggufmap serve {shlex.quote(plan.model.path)}")), soft_wrap=True)
+    served = shlex.quote(plan.model.path) if plan.model.at_hand else "FILE, once it is downloaded"
+    console.print(Text(printable(f"serve it: ggufmap serve {served}")), soft_wrap=True)
 
 
 def _inferred_verdict(plan: Plan) -> str:
