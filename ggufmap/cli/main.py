@@ -11,6 +11,7 @@ import typer
 
 from ggufmap.cli.audit import audit
 from ggufmap.cli.bench import bench
+from ggufmap.cli.check import check
 from ggufmap.cli.config import config
 from ggufmap.cli.doctor import doctor
 from ggufmap.cli.export import export
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 add_command(app, audit, _CHECK)
+add_command(app, check, _CHECK)
 add_command(app, map_, _CHECK, "map")
 add_command(app, doctor, _CHECK)
 add_command(app, serve, _SERVE)

@@ -53,6 +53,11 @@ class Environment:
     error: str | None = None
     """Why the process gave no answer."""
 
+    @property
+    def usable(self) -> bool:
+        """Whether vLLM imports and has chosen a platform."""
+        return self.error is None and "vllm" not in self.broken and bool(self.platform)
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -96,12 +101,20 @@ class ReadSpeed:
 
 
 @dataclass(frozen=True, slots=True)
+class Untraced:
+    """Why vLLM traced nothing, and what to do about it."""
+
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """The model's preflight, and why it was not traced where that went wrong."""
 
     found: Preflight
     world: World
-    untraced: str | None = None
+    untraced: Untraced | None = None
     engine: Engine | None = None
     speed: ReadSpeed | None = None
 

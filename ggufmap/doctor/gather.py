@@ -12,7 +12,7 @@ from typing import Any
 from ggufmap.checkpoint.source import LocalFile
 from ggufmap.doctor import packages
 from ggufmap.doctor.disk import read_speed
-from ggufmap.doctor.facts import Attention, Engine, Environment, Facts, Gpu, Model, Plugins
+from ggufmap.doctor.facts import Attention, Engine, Environment, Facts, Gpu, Model, Plugins, Untraced
 from ggufmap.doctor.machine import host
 from ggufmap.errors import MissingDependencyError
 from ggufmap.mapping.storage import Storage
@@ -88,14 +88,14 @@ def _plugins(answer: dict[str, Any]) -> Plugins:
 
 def _traced(
     look: Callable[[], Preflight], untraced: Preflight, environment: Environment
-) -> tuple[Preflight, str | None]:
+) -> tuple[Preflight, Untraced | None]:
     """The model's preflight, with the trace where vLLM can make one, and otherwise why not."""
-    if environment.error is not None or "vllm" in environment.broken or not environment.platform:
-        return untraced, "vLLM is not usable here"
+    if not environment.usable:
+        return untraced, Untraced("vLLM is not usable here", "the findings above say what it lacks")
     try:
         found = look()
     except MissingDependencyError as e:
-        return untraced, e.message.strip().splitlines()[-1]
+        return untraced, Untraced(e.message.strip().splitlines()[-1], e.hint or "`ggufmap audit` says more")
     found.checkpoint.close()
     return found, None
 

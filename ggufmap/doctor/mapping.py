@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ggufmap.doctor.facts import Facts
 from ggufmap.doctor.finding import Finding, note, ok, problem, warning
@@ -13,7 +14,7 @@ def mapping(facts: Facts) -> Iterator[Finding]:
     """Whether the audit is clean."""
     if facts.model is None:
         return
-    plan, why = facts.model.found.plan, facts.model.untraced
+    plan, untraced = facts.model.found.plan, facts.model.untraced
     if plan.inferred is not None:
         found = f"the family {plan.model.architecture!r} has no rows; inferred ones are never served unasked"
         yield problem(
@@ -24,8 +25,11 @@ def mapping(facts: Facts) -> Iterator[Finding]:
     elif not plan.ok:
         found = f"problems: {len(plan.problems())}, the first: {plan.problems()[0]}"
         yield problem("mapping", found, "`ggufmap audit` lists them all")
-    elif why is not None:
-        yield note("mapping", f"fits by the rows alone; not traced: {why}", "the findings above say what vLLM lacks")
+    elif untraced is not None:
+        found = f"fits by the rows alone; not traced: {untraced.why}"
+        # A vLLM that is not usable is a problem of its own above; here it is one that cannot do this model.
+        failed = partial(problem, lacking=True) if facts.environment.usable else note
+        yield failed("mapping", found, untraced.remedy)
     else:
         trace = plan.trace
         classes = [] if trace is None else [part.class_name for part in (trace.target, trace.draft) if part is not None]
@@ -52,7 +56,7 @@ def draft(facts: Facts) -> Iterator[Finding]:
     for key, value in trace.draft_flags.items():
         if key in lost:
             remedy = (
-                "`ggufmap serve` passes it explicitly; for `vllm serve` alone: `ggufmap patch`, or "
+                "`ggufmap serve` passes it explicitly; for `vllm serve` alone: `ggufmap patch apply`, or "
                 f"--speculative-config '{{..., \"{key}\": {str(lost[key]).lower()}}}'"
             )
             yield warning(

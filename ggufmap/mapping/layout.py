@@ -133,7 +133,9 @@ def layout(checkpoint: Checkpoint, architecture: Architecture) -> Layout:
             raise FileError(f"{checkpoint.path}: draft blocks {found} are not the last of {declared} blocks")
         trunk, draft = range(found[0]), range(found[0], found[-1] + 1)
         if nextn != len(draft) and checkpoint.draft_path is None:  # a separate draft is not in the trunk's header
-            warnings.append(Warned("W106", f"nextn_predict_layers is {nextn}, the file has {len(draft)} draft blocks"))
+            code, what = ("W107", "phantom MTP: ") if nextn > len(draft) else ("W106", "")
+            text = f"{what}nextn_predict_layers is {nextn}, the file has {len(draft)} draft blocks"
+            warnings.append(Warned(code, text))
     else:
         trunk = range(_trunk_without_draft(checkpoint, declared, nextn))
         draft = range(0)

@@ -228,18 +228,10 @@ def attention_candidates(platform: Any, config: Any, num_heads: int | None) -> t
     ask = getattr(platform, "get_valid_backends", None)
     if ask is None:
         return [], {}
-    arguments = {"device_capability": platform.get_device_capability(), "attn_selector_config": config}
-    if "num_heads" in inspect.signature(ask).parameters:
-        arguments["num_heads"] = num_heads
-    valid, invalid = ask(**arguments)
-    names = [(candidate.backend if hasattr(candidate, "backend") else candidate[0]).name for candidate in valid]
-    return names, {backend.name: _reasons(said) for backend, said in invalid.items()}
-
-
-def _reasons(said: Any) -> str:
-    """Why a backend is refused: a list, or a priority and a list (0.32 on)."""
-    reasons = said[1] if isinstance(said, tuple) else said
-    return "; ".join(map(str, reasons))
+    valid, invalid = ask(platform.get_device_capability(), config, num_heads)
+    return [candidate.backend.name for candidate in valid], {
+        backend.name: "; ".join(reasons) for backend, (_, reasons) in invalid.items()
+    }
 
 
 def backend_name(path: str) -> str:

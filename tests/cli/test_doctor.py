@@ -116,6 +116,12 @@ def test_a_broken_vllm_is_a_finding_and_the_model_is_still_looked_at(
     assert levels(result.json, "disk") == ["ok"]
 
 
+def test_packed_weights_that_nothing_here_can_hold(cli: Cli, tmp_path: Path) -> None:
+    result = cli("doctor", small.write_llama(tmp_path / "m.gguf"), "--storage", "packed", "--json")
+    assert result.code == 3
+    assert "nothing can be packed: no packed kernels for the platform cpu" in found(result.json, "mapping")
+
+
 def test_a_device_that_this_vllm_has_no_classes_for(cli: Cli) -> None:
     result = cli("doctor", "--device", "sm_100", "--json")
     assert result.code == 3

@@ -10,7 +10,7 @@ import pytest
 from support import small_models as small
 
 from ggufmap.doctor import checks, device, mapping, resources, software
-from ggufmap.doctor.facts import Attention, Engine, Environment, Facts, Gpu, Host, Model, Plugins, ReadSpeed
+from ggufmap.doctor.facts import Attention, Engine, Environment, Facts, Gpu, Host, Model, Plugins, ReadSpeed, Untraced
 from ggufmap.doctor.finding import Finding, Level, exit_code, note, ok, problem, warning
 from ggufmap.mapping.plan import ModelTrace, Packing, Parameter, TraceResult, Unmapped
 from ggufmap.serving.preflight import Preflight, preflight
@@ -249,7 +249,10 @@ def test_shared_memory_is_what_the_ranks_queues_need(found: Preflight) -> None:
 
 def test_the_mapping_is_ok_untraced_or_a_problem(found: Preflight) -> None:
     assert the(mapping.mapping, with_model(traced(found, GB)), Level.OK)
-    assert "no vLLM" in the(mapping.mapping, with_model(found, untraced="no vLLM"), Level.NOTE).found
+    why = Untraced("no vLLM", "install one")
+    assert "no vLLM" in the(mapping.mapping, with_model(found, Environment(), untraced=why), Level.NOTE).found
+    unbuilt = the(mapping.mapping, with_model(found, untraced=why), Level.PROBLEM)
+    assert unbuilt.lacking and unbuilt.remedy == "install one"
     lost = replace(found, plan=replace(found.plan, unmapped=(Unmapped("blk.0.x", "no row"),)))
     assert "problems: 1, the first: unmapped blk.0.x" in the(mapping.mapping, with_model(lost), Level.PROBLEM).found
 

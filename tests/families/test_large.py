@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.assets import ROOT
+from support.synthetic import generator
 
 from ggufmap.mapping import Role
 from ggufmap.serving.preflight import preflight
@@ -34,12 +33,7 @@ FUSED = "ffn_gate_up_exps"
 @pytest.fixture(scope="module")
 def synthesize() -> ModuleType:
     """The generator, which is a script and no package."""
-    spec = importlib.util.spec_from_file_location("synthesize", ROOT / "scripts" / "synthesize.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["synthesize"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
+    return generator()
 
 
 @pytest.fixture(scope="module")

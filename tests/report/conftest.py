@@ -34,7 +34,7 @@ def bad(tmp_path: Path) -> Plan:
     """Unmapped, missing and mismatched at once; names that would like to be something else."""
     metadata = small.llama_metadata() | {"general.name": (gb.STRING, "\x1b]0;title\x07[red]name")}
     tensors = small.without(small.llama_tensors(), "output_norm.weight")
-    tensors = small.replaced(tensors, TensorSpec("blk.1.attn_v.weight", (64, 32), 42, bytes(2048)))
+    tensors = small.replaced(tensors, TensorSpec("blk.1.attn_v.weight", (64, 32), 200, bytes(2048)))
     tensors += [small.tensor(name, 4) for name in HOSTILE]
     found = _plan(small.write_llama(tmp_path / "m.gguf", metadata, tensors))
     return replace(found, warnings=(Warned("W103", "a [bold]warning\x1b[1m"),))
