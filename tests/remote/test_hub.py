@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from remote.conftest import LIMITS
+from support import gguf_bytes as gb
 from support import small_models as small
 from support.hub_server import COMMIT, SIGNATURE, Hub
 
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.checkpoint.source import Place
-from ggufmap.errors import FileError, GgufmapError, UsageError
+from ggufmap.errors import FileError, GgufmapError, MissingDependencyError, UsageError
 from ggufmap.modeldir.build import _whole
 from ggufmap.remote import fetch, locate, to_download
 from ggufmap.remote.hub import choose
 from ggufmap.remote.reference import HubReference
+from ggufmap.serving.preflight import preflight
 
 TOKEN = "hf_s3cr3tT0ken"
 OnHub = Callable[..., Hub]
@@ -232,3 +235,32 @@ def test_only_the_hub_s_files_are_downloaded(reference: str) -> None:
     with pytest.raises(UsageError, match="the weights are needed, and only headers are read from there") as e:
         fetch(reference)
     assert "secret" not in str(e.value)
+
+
+def test_what_a_file_says_of_its_origin_is_not_asked_for(on_hub: OnHub, tmp_path: Path) -> None:
+    """`general.base_model.*` names other repositories: none is looked at, and nothing of them is run."""
+    keys = {
+        "general.base_model.count": (gb.UINT32, 1),
+        "general.base_model.0.repo_url": (gb.STRING, "https://huggingface.co/evil/code"),
+        "general.base_model.0.name": (gb.STRING, "evil/code"),
+        "general.repo_url": (gb.STRING, "evil/code"),
+    }
+    small.write_llama(tmp_path / "repo" / "m.gguf", small.llama_metadata() | keys)
+    hub = on_hub(tmp_path / "repo")
+    found = preflight("hf://org/repo", offline=True)
+    with found.checkpoint:
+        assert found.plan.ok
+    asked = [request.path for request in (*hub.api.requests, *hub.cdn.requests)]
+    assert len(asked) == 3 and "evil" not in str(asked)
+    assert "trust_remote_code" not in str(found.config.values) and "auto_map" not in found.config.values
+
+
+@pytest.mark.parametrize(
+    ("package", "reference"),
+    [("huggingface_hub", "hf://org/repo"), ("requests", "https://host/m.gguf"), ("boto3", "s3://bucket/m.gguf")],
+)
+def test_a_missing_package_is_named(package: str, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(MissingDependencyError, match=f"need the package {package}, which is not installed") as e:
+        locate(reference)
+    assert (e.value.exit_code, e.value.hint) == (3, "pip install 'ggufmap[remote]'")
