@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from cli.conftest import Cli
 from hostile.corpus import CASES, write
 from hostile.models import vocabulary
 from hostile.test_paths import BASE_MODEL
+from support import gguf_bytes as gb
 from support import small_models as small
 from support.gguf_bytes import TensorSpec
 
@@ -58,6 +61,35 @@ def test_names_are_shown_as_text(cli: Cli, tmp_path: Path, command: str) -> None
         assert bad not in found.out + found.err
     assert "[red]x[/red]" in found.out
     assert "\\x1b[2J" in found.out
+
+
+WORDS = (
+    *("</script><script>alert(1)</script>", "a\n::error file=x::injected", "%0A::warning::x", "\x1b[2J", "\x01\ufffe"),
+    *("| a | `b` | **c** [x](javascript:alert(1))", "]]>", "&lt;", "${{ github.token }}", '" onmouseover="alert(1)'),
+)
+
+
+@pytest.mark.parametrize("form", ["json", "junit", "sarif", "markdown", "github"])
+def test_names_do_not_break_out_of_a_format(cli: Cli, tmp_path: Path, form: str) -> None:
+    meta = small.llama_metadata() | {"general.name": (gb.STRING, "".join(WORDS))}
+    odd = [TensorSpec(name, (1,)) for name in WORDS]
+    path = small.write_llama(tmp_path / "m.gguf", meta, [*small.llama_tensors(), *odd])
+    found = cli("check", path, "--offline", "--format", form)
+    assert found.code == 1 and "Traceback" not in found.err
+    assert not any((ord(c) < 32 and c != "\n") or c == "\ufffe" for c in found.out)
+    if form in ("json", "sarif"):
+        assert "</script><script>alert(1)</script>" in json.dumps(found.json)
+    elif form == "junit":
+        texts = [
+            text for node in ElementTree.fromstring(found.out).iter() for text in (node.text, *node.attrib.values())
+        ]
+        assert any("</script><script>alert(1)</script>" in (text or "") for text in texts)
+    elif form == "github":  # a command per line, and no more of them than there are problems
+        lines = found.out.splitlines()
+        assert len(lines) == len(WORDS) + 1 and all(line.startswith("::error title=ggufmap") for line in lines)
+    else:  # all that comes from the file is in spans of code
+        rest = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", found.out)
+        assert "script" not in rest and "](" not in rest and "onmouseover" not in rest and "token" not in rest
 
 
 def test_the_command_that_serve_builds_trusts_no_code(cli: Cli, tmp_path: Path) -> None:
