@@ -193,7 +193,7 @@ def test_what_the_model_computes_with_is_dense() -> None:
     assert made.reasons() == {"qkv_proj": "the model's load_weights computes with attn_q.weight"}
 
 
-@pytest.mark.parametrize("type", ["MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "Q1_0"])
+@pytest.mark.parametrize("type", ["MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"])
 def test_types_without_a_kernel_are_dense(type: str) -> None:
     """Cases C5 and C6: known before the load, and said."""
     assert Made().tensor("x", type, "down_proj").reasons() == {"down_proj": f"no kernel for {type}"}
