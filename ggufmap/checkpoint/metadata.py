@@ -60,6 +60,7 @@ _INTEGERS = {
     ValueType.I64,
 }
 _NUMBERS = _INTEGERS | {ValueType.F32, ValueType.F64}
+_LISTED = 200  # characters of a string; a chat template has thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,20 @@ class Metadata(Mapping[str, Value]):
         """Whether the key is there and holds an array."""
         value = self._values.get(key)
         return value is not None and isinstance(value.data, Array)
+
+    def listed(self) -> dict[str, str | int | float | bool]:
+        """Every key with its value, to be shown: long strings are cut, arrays are their type and length."""
+        return {key: self._shown(key, value) for key, value in self._values.items()}
+
+    def _shown(self, key: str, value: Value) -> str | int | float | bool:
+        if isinstance(value.data, Array):
+            return value.type_name
+        if isinstance(value.data, bytes):
+            text = value.data.decode(errors="backslashreplace")
+            return text if len(text) <= _LISTED else f"{text[:_LISTED]}... ({len(text)} characters)"
+        if isinstance(value.data, float):
+            return self.number(key) if math.isfinite(value.data) else str(value.data)
+        return value.data
 
     def _required(self, key: str) -> Value:
         value = self._values.get(key)

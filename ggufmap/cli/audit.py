@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ggufmap.cli import options
+from ggufmap.cli.html import Html, TpSizes, check_html, parse_sizes, write_html
 from ggufmap.cli.output import data_console, note, print_json
 from ggufmap.errors import UsageError
 
 if TYPE_CHECKING:
+    from ggufmap.mapping.memory import RankMemory
     from ggufmap.serving.preflight import Preflight
 
 
@@ -42,6 +45,8 @@ def audit(
         bool,
         typer.Option("--stock", help="Also show what gguf-py's own name map would do.", rich_help_panel=options.OUTPUT),
     ] = False,
+    html: Html = None,
+    tp_sizes: TpSizes = None,
     as_json: options.Json = False,
 ) -> None:
     """Check that every tensor of MODEL has its place in vLLM, and every vLLM parameter its tensors.
@@ -55,15 +60,25 @@ def audit(
         ggufmap audit model.gguf                         # by the vLLM installed here
         ggufmap audit models/glm/ --offline              # by the rows alone: a second
         ggufmap audit model.gguf --device sm_100 --tp 8  # on eight Blackwell GPUs
+        ggufmap audit hf://ORG/REPO:Q4_K_M               # before it is downloaded
         ggufmap audit model.gguf --json | jq .summary    # for programs
+        ggufmap audit model.gguf --html report.html      # for a browser
     """
     from ggufmap.mapping.storage import Storage
+    from ggufmap.remote.reference import shown
     from ggufmap.serving.preflight import preflight
     from ggufmap.target.devices import World
 
     world = World(device, tp, ep) if device or tp > 1 or ep else None
     if offline and world is not None:
-        raise UsageError("--offline traces nothing: leave out --device, --tp and --ep")
+        raise UsageError(
+            "--offline traces nothing, so --device, --tp and --ep mean nothing", hint="Leave out the one or the others."
+        )
+    sizes = parse_sizes(tp_sizes)
+    if offline and sizes is not None:
+        raise UsageError("--offline traces nothing", hint="Leave out --offline or --tp-sizes.")
+    if html is not None:
+        check_html(html)
     found = preflight(
         model,
         hf_config=hf_config,
@@ -78,22 +93,43 @@ def audit(
     )
     with found.checkpoint:
         _check_known(found, model_class, rows)
-        _report(found, as_json=as_json)
+        ranks: list[RankMemory] = []
+        if sizes is not None or html is not None:
+            from ggufmap.serving.sizes import SIZES, rank_sizes
+
+            ranks = rank_sizes(found, world or World(), Storage(storage), sizes or SIZES)
+        given: dict[str, object] = {"--hf-config": hf_config, "--draft": shown(draft), "--mmproj": shown(mmproj)}
+        if storage is not options.Choice.AUTO:
+            given["--storage"] = storage.value
+        _report(found, ranks, given, html, as_json=as_json)
     if found.plan.inferred is not None:
         _give_rows(found.plan.inferred.rows, rows, shown=not as_json)
     if not found.plan.ok:
         raise typer.Exit(1)
 
 
-def _report(found: Preflight, *, as_json: bool) -> None:
+def _report(
+    found: Preflight, ranks: list[RankMemory], given: Mapping[str, object], html: Path | None, *, as_json: bool
+) -> None:
     from ggufmap.modeldir.template import read_templates
     from ggufmap.report.as_json import plan_report
     from ggufmap.report.console import print_plan
 
     source, assumed = found.config.source, found.config.assumed
     templates = [template.report() for template in read_templates(found.checkpoint.metadata)]
+    report = plan_report(
+        found.plan,
+        config_source=source,
+        assumed=assumed,
+        templates=templates,
+        header=found.checkpoint.metadata.listed(),
+        sizes=ranks,
+        serve_options=[word for option, value in given.items() if value is not None for word in (option, str(value))],
+    )
+    if html is not None:
+        write_html(html, report)
     if as_json:
-        print_json(plan_report(found.plan, config_source=source, assumed=assumed, templates=templates))
+        print_json(report)
     else:
         print_plan(data_console(), found.plan, config_source=source, assumed=assumed, templates=templates)
 
@@ -101,7 +137,10 @@ def _report(found: Preflight, *, as_json: bool) -> None:
 def _check_known(found: Preflight, model_class: str | None, rows: Path | None) -> None:
     if found.plan.inferred is None and (model_class is not None or rows is not None):
         option = "--rows" if model_class is None else "--model-class"
-        raise UsageError(f"{option} is for families without rows, and {found.checkpoint.architecture!r} has its own")
+        raise UsageError(
+            f"{option} is for families without rows, and {found.checkpoint.architecture!r} has its own",
+            hint="Leave it out.",
+        )
 
 
 def _give_rows(text: str, file: Path | None, *, shown: bool) -> None:

@@ -36,6 +36,20 @@ class CutTensor:
         return self.columns % (ranks * self.block) == 0
 
 
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """What one of `tensor_parallel` ranks holds, in bytes of weights; `problem` says why vLLM cannot be split so."""
+
+    tensor_parallel: int
+    target: int | None = None
+    draft: int | None = None
+    packed: int = 0
+    """Bytes of `target` and `draft` that stay in GGUF blocks."""
+    cut: int = 0
+    """Quantised tensors of which a rank's part ends inside a block; they are dequantised."""
+    problem: str | None = None
+
+
 def dtype_bytes(dtype: str) -> int:
     """Bytes of one element of a torch dtype. KeyError for an unknown one."""
     return _DTYPE_BYTES[dtype]
@@ -64,3 +78,18 @@ def cut_tensors(plan: Plan) -> list[CutTensor]:
 def legal_sizes(tensors: list[CutTensor]) -> list[int]:
     """The tensor-parallel sizes (powers of two) at which no block is cut: packed rows can be split there."""
     return [size for size in _SIZES if all(tensor.legal(size) for tensor in tensors)]
+
+
+def rank_memory(plan: Plan) -> RankMemory | None:
+    """The memory of the rank that was traced; None without a trace."""
+    trace = plan.trace
+    if trace is None:
+        return None
+    groups = () if plan.storage is None else plan.storage.groups
+    return RankMemory(
+        trace.tensor_parallel,
+        model_bytes(trace.target),
+        None if trace.draft is None else model_bytes(trace.draft),
+        sum(group.nbytes for group in groups if group.packed),
+        sum(not tensor.legal(trace.tensor_parallel) for tensor in cut_tensors(plan)),
+    )

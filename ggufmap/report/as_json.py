@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from ggufmap.mapping.memory import cut_tensors, legal_sizes, model_bytes
+from ggufmap.mapping.memory import RankMemory, cut_tensors, legal_sizes, model_bytes, rank_memory
 from ggufmap.mapping.plan import Assignment, ModelTrace, ParameterUse, Plan, Role, StockMap, StoragePlan, TraceResult
+from ggufmap.report.remedies import remedy, warning_remedy
 
 SCHEMA = 1
 
 
 def plan_report(
-    plan: Plan, *, config_source: str, assumed: Mapping[str, Any], templates: Sequence[Mapping[str, Any]] = ()
+    plan: Plan,
+    *,
+    config_source: str,
+    assumed: Mapping[str, Any],
+    templates: Sequence[Mapping[str, Any]] = (),
+    header: Mapping[str, Any] | None = None,
+    sizes: Sequence[RankMemory] = (),
+    serve_options: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole report of one plan, ready for json.dumps."""
+    """The whole report of one plan, ready for json.dumps.
+
+    `header` are the header's keys to show, `sizes` the memory of ranks beside the traced one, `serve_options` what
+    `ggufmap serve` needs beside the file to load it as it was audited.
+    """
     model = plan.model
     return {
         "schema": SCHEMA,
@@ -31,18 +45,29 @@ def plan_report(
             "mmproj": model.mmproj,
         },
         "target": _target(plan),
+        "header": dict(header or {}),
         "config": {"source": config_source, "assumed": dict(assumed)},
         "summary": summary(plan),
         "assignments": assignments(plan),
-        "unmapped": [{"tensor": x.tensor, "reason": x.reason} for x in plan.unmapped],
-        "missing": [{"parameter": x.parameter, "role": x.role.value, "reason": x.reason} for x in plan.missing],
+        "unmapped": [_problem(plan, "unmapped", x.tensor, x.reason) for x in plan.unmapped],
+        "missing": [
+            {
+                "parameter": x.parameter,
+                "role": x.role.value,
+                "reason": x.reason,
+                "remedy": remedy("missing", x.reason),
+            }
+            for x in plan.missing
+        ],
         "phantom": [{"tensor": x.tensor, "checkpoint": list(x.checkpoint), "reason": x.reason} for x in plan.phantom],
-        "mismatched": [{"tensor": x.tensor, "reason": x.reason} for x in plan.mismatched],
+        "mismatched": [_problem(plan, "mismatched", x.tensor, x.reason) for x in plan.mismatched],
         "templates": [dict(template) for template in templates],
-        "warnings": [{"code": x.code, "message": x.message} for x in plan.warnings],
+        "warnings": [{"code": x.code, "message": x.message, "remedy": warning_remedy(x.code)} for x in plan.warnings],
         "stock": None if plan.stock is None else _stock(plan.stock),
         "inferred": None if plan.inferred is None else {"basis": plan.inferred.basis, "rows": plan.inferred.rows},
         "storage": None if plan.storage is None else _storage(plan.storage),
+        "memory": _memory(plan, sizes),
+        "serve": _serve(plan, serve_options),
     }
 
 
@@ -77,7 +102,7 @@ def assignments(plan: Plan) -> list[dict[str, Any]]:
 def _assigned(plan: Plan, assignment: Assignment, name: str, packed: Mapping[Role, frozenset[str]]) -> dict[str, Any]:
     model = None if plan.trace is None else plan.trace.model(assignment.role)
     uses = {} if model is None else model.uses
-    parameters = [_use(use) for target in assignment.checkpoint for use in uses.get(target, ())]
+    parameters = [_use(use, no) for no, target in enumerate(assignment.checkpoint) for use in uses.get(target, ())]
     checkpoint = list(assignment.checkpoint)
     storage = "packed" if name in packed.get(assignment.role, ()) else "dense"
     return _entry(plan, name, assignment.role.value, str(assignment.transform), storage, checkpoint, parameters, None)
@@ -99,6 +124,7 @@ def _entry(
         "inferred": plan.inferred is not None,
         "ggml_type": facts.ggml_type,
         "shape": list(facts.shape),
+        "bytes": facts.nbytes,
         "role": role,
         "transform": transform,
         "storage": storage,
@@ -128,8 +154,38 @@ def _storage(storage: StoragePlan) -> dict[str, Any]:
     }
 
 
-def _use(use: ParameterUse) -> dict[str, Any]:
-    return {"name": use.name, "shard": use.shard, "experts": use.expert}
+def _use(use: ParameterUse, checkpoint: int) -> dict[str, Any]:
+    return {"name": use.name, "shard": use.shard, "experts": use.expert, "checkpoint": checkpoint}
+
+
+def _problem(plan: Plan, kind: str, name: str, reason: str) -> dict[str, Any]:
+    facts = plan.model.tensors[name]
+    return {
+        "tensor": name,
+        "ggml_type": facts.ggml_type,
+        "shape": list(facts.shape),
+        "bytes": facts.nbytes,
+        "reason": reason,
+        "remedy": remedy(kind, reason),
+    }
+
+
+def _memory(plan: Plan, sizes: Sequence[RankMemory]) -> list[dict[str, Any]]:
+    """By size, the traced one among them."""
+    traced = rank_memory(plan)
+    found = {one.tensor_parallel: one for one in (*sizes, *(() if traced is None else (traced,)))}
+    return [asdict(found[ranks]) for ranks in sorted(found)]
+
+
+def _serve(plan: Plan, options: Sequence[str]) -> str | None:
+    """The command that serves the file as it was audited; None when it is not to be served."""
+    if not plan.ok:
+        return None
+    command = ["ggufmap", "serve", plan.model.path, *options]
+    if plan.trace is not None and plan.trace.tensor_parallel > 1:
+        command += ["--", "--tensor-parallel-size", str(plan.trace.tensor_parallel)]
+        command += ["--enable-expert-parallel"] if plan.trace.expert_parallel else []
+    return shlex.join(command)
 
 
 def _stock(stock: StockMap) -> dict[str, Any]:

@@ -34,3 +34,11 @@ def check_report(report: Any) -> None:
     # Every tensor is in exactly one class.
     assert counts["mapped"] + counts["draft"] + counts["skipped"] + len(bad) == counts["tensors"]
     assert (counts["parameters"] is None) is not report["target"]["traced"]
+    assert (report["serve"] is not None) is report["ok"]
+    # The rank that was traced is among those whose memory is told.
+    ranks = [rank["tensor_parallel"] for rank in report["memory"]]
+    assert ranks == sorted(set(ranks))
+    assert (report["target"]["tensor_parallel"] in ranks) is report["target"]["traced"]
+    assert all(
+        use["checkpoint"] < len(entry["checkpoint"]) for entry in report["assignments"] for use in entry["parameters"]
+    )

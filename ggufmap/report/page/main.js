@@ -1,0 +1,10 @@
+startHead();
+startProblems();
+startSummary();
+startServe();
+startMap();
+startMatrix();
+startMemory();
+startTable();
+startDetails();
+document.documentElement.dataset.ready = 'yes';
