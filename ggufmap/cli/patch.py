@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SCHEMA = 1
 _STYLES = {"applies": "yellow", "applied": "green", "half applied": "bold red", "modified by others": "bold red"}
 _NAMES = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATCH]...", help="Names, or their numbers (default: all that can be).")
+    list[str] | None, typer.Argument(metavar="PATCH", help="Names, or their numbers (default: all that can be).")
 ]
 _PYTHON = Annotated[
     Path | None, typer.Option("--python", metavar="FILE", help="The environment of this Python instead of our own.")
