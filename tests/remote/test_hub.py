@@ -195,6 +195,8 @@ def test_a_download_is_of_the_chosen_files_alone(on_hub: OnHub, repo: Path) -> N
         assert local.header_hash() == original.header_hash()
         # The hub's cache is made of links to files named by hashes; the model directory has to keep the names.
         assert files.model.is_symlink() and _whole(local.path).endswith(wanted[0])
+        with open_checkpoint(Path(_whole(local.path))) as loaded:
+            assert len(loaded.splits) == 2
     requests = len(hub.cdn.requests)
     assert fetch(place) == files and len(hub.cdn.requests) == requests
 
