@@ -39,7 +39,9 @@ def validate(value: Any, name: str) -> None:
 
 def yaml_blocks() -> list[Any]:
     text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-    return [yaml.load(block, yaml.BaseLoader) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    # To YAML 1.1 the key `on` is a truth value.
+    return [{"on" if key is True else key: value for key, value in block.items()} for block in blocks]
 
 
 # action.yml.
