@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,6 +91,7 @@ def check(
         ggufmap check model.gguf --format junit -o report.xml       # for Jenkins, GitLab
     """
     from ggufmap.mapping.storage import Storage
+    from ggufmap.remote.reference import shown
     from ggufmap.report.findings import make_check
     from ggufmap.serving.preflight import preflight
     from ggufmap.target.devices import World
@@ -110,7 +112,10 @@ def check(
         infer_unknown=True,
     )
     with found.checkpoint:
-        report = _report(found)
+        given: dict[str, object] = {"--hf-config": hf_config, "--draft": shown(draft), "--mmproj": shown(mmproj)}
+        if storage is not options.Choice.AUTO:
+            given["--storage"] = storage.value
+        report = _report(found, given)
         if lock is None:
             checked = make_check(report, kinds)
         elif update:
@@ -153,11 +158,16 @@ def _old_lock(lock: Path | None, update: bool, offline: bool) -> Lock | None:
     return old
 
 
-def _report(found: Preflight) -> dict[str, Any]:
+def _report(found: Preflight, given: Mapping[str, object]) -> dict[str, Any]:
     from ggufmap.report.as_json import plan_report
 
     return plan_report(
-        found.plan, config_source=found.config.source, assumed=found.config.assumed, templates=_templates(found)
+        found.plan,
+        config_source=found.config.source,
+        assumed=found.config.assumed,
+        templates=_templates(found),
+        header=found.checkpoint.metadata.listed(),
+        serve_options=[word for option, value in given.items() if value is not None for word in (option, str(value))],
     )
 
 
