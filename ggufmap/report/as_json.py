@@ -178,8 +178,8 @@ def _memory(plan: Plan, sizes: Sequence[RankMemory]) -> list[dict[str, Any]]:
 
 
 def _serve(plan: Plan, options: Sequence[str]) -> str | None:
-    """The command that serves the file as it was audited; None when it is not to be served."""
-    if not plan.ok:
+    """The command that serves the file as it was audited; None when it cannot."""
+    if not (plan.ok and plan.model.at_hand):
         return None
     command = ["ggufmap", "serve", plan.model.path, *options]
     if plan.trace is not None and plan.trace.tensor_parallel > 1:

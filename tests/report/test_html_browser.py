@@ -46,8 +46,11 @@ def reports(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         {"tensor_parallel": 16, "target": 300_000, "draft": 60_000, "packed": 0, "cut": 3, "problem": None},
         {"tensor_parallel": 64, "target": None, "draft": None, "packed": 0, "cut": 0, "problem": "4 heads, 64 ranks"},
     ]
+    rows = {"basis": "gguf-py's names", "rows": "ROWS = (\n    block('a', '<b>'),\n)\n"}
     return {
         "good": good,
+        "inferred": {**good, "ok": False, "serve": None, "inferred": rows},
+        "remote": {**good, "serve": None},
         "bad": bad,
         "traced": traced,
         "hostile": hostile_report(good),
@@ -375,13 +378,32 @@ def test_the_command_is_copied(browser: chrome.Browser, pages: dict[str, Path], 
         page.locator("#serve-box [role=status]", has_text="Copied").wait_for()
         assert page.evaluate("navigator.clipboard.readText()") == command
         page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-        page.evaluate("document.addEventListener('copy', () => (window.taken = String(getSelection())))")
+        taken = "const x = document.activeElement; window.taken = x.value.slice(x.selectionStart, x.selectionEnd)"
+        page.evaluate(f"() => {{ document.addEventListener('copy', () => {{ {taken} }}) }}")
         status.evaluate("one => (one.textContent = '')")
         button.click()
         assert status.inner_text() == "Copied" and page.evaluate("window.taken") == command
         page.evaluate("document.execCommand = () => false")
         button.click()
         assert "Ctrl+C" in status.inner_text() and page.evaluate("String(getSelection())") == command
+
+
+def test_inferred_rows_are_a_problem_and_can_be_taken(
+    browser: chrome.Browser, pages: dict[str, Path], reports: dict[str, Report]
+) -> None:
+    with browser.open(pages["inferred"], permissions=["clipboard-read", "clipboard-write"]) as page:
+        assert "gguf-py's names" in page.locator("#problem-list .problem").inner_text()
+        page.locator("#detail-list summary").first.click()
+        rows = reports["inferred"]["inferred"]["rows"]
+        assert page.locator("#detail-list pre").inner_text() == rows
+        page.locator("#detail-list button").first.click()
+        page.locator("#detail-list [role=status]", has_text="Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == rows
+
+
+def test_a_file_that_is_not_at_hand_has_no_command(browser: chrome.Browser, pages: dict[str, Path]) -> None:
+    with browser.open(pages["remote"]) as page:
+        assert "has to be downloaded first" in page.locator("#serve-box").inner_text()
 
 
 def test_paper(browser: chrome.Browser, pages: dict[str, Path], tmp_path: Path) -> None:

@@ -51,24 +51,31 @@ function startSummary() {
 
 /** A text to copy. Without the clipboard's interface the old command is tried; failing that the text stays selected. */
 function copyBox(value, label) {
-  const code = el('code', {}, show(value)), said = el('span', { role: 'status', class: 'muted' });
+  const code = el('code', {}, value.split('\n').map(show).join('\n')), said = el('span', { role: 'status', class: 'muted' });
   const copy = async () => {
     let done = false;
     try {
       await navigator.clipboard.writeText(value);
       done = true;
     } catch {
-      getSelection().selectAllChildren(code);
+      const raw = el('textarea', { class: 'hidden', readonly: true, 'aria-hidden': 'true' });
+      raw.value = value;
+      box.append(raw);
+      raw.select();
       try { done = document.execCommand('copy'); } catch { /* said below */ }
-      if (done) getSelection().removeAllRanges();
+      raw.remove();
+      button.focus();
+      if (!done) getSelection().selectAllChildren(code);
     }
     said.textContent = done ? 'Copied' : 'Selected: press Ctrl+C';
     setTimeout(() => (said.textContent = ''), 4000);
   };
-  return el('div', { class: 'card copy' }, el('pre', { tabindex: '0', role: 'region', 'aria-label': label }, code), el('div', { class: 'actions' }, said, el('button', { type: 'button', class: 'primary', click: copy }, 'Copy')));
+  const button = el('button', { type: 'button', class: 'primary', click: copy }, 'Copy');
+  const box = el('div', { class: 'card copy' }, el('pre', { tabindex: '0', role: 'region', 'aria-label': label }, code), el('div', { class: 'actions' }, said, button));
+  return box;
 }
 function startServe() {
-  $('serve-box').append(DATA.serve ? copyBox(DATA.serve, 'Command that serves the file') : el('p', { class: 'card calm' }, 'No command: a file with problems is not served. The remedies are above.'));
+  $('serve-box').append(DATA.serve ? copyBox(DATA.serve, 'Command that serves the file') : el('p', { class: 'card calm' }, DATA.ok ? 'No command: the file has to be downloaded first.' : 'No command: a file with problems is not served. The remedies are above.'));
 }
 
 function memoryRow(rank, largest) {
