@@ -10,6 +10,7 @@ import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.output import note, progress
+from ggufmap.errors import plural
 from ggufmap.serving.memory import DEFAULT, parse_size
 
 
@@ -74,5 +75,5 @@ def export(
     if done.out_of_range:
         note(f"{done.out_of_range} values are outside float16's range; bfloat16 holds them", "bold red")
     again = f", {done.reused} of them already there" if done.reused else ""
-    note(f"{len(done.files)} files{again}, {done.nbytes / 1e9:.2f} GB", "dim")
+    note(f"{plural(len(done.files), 'file')}{again}, {done.nbytes / 1e9:.2f} GB", "dim")
     typer.echo(output)

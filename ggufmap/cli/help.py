@@ -37,8 +37,8 @@ class _Sections:
         """The words of the usage line; what must be given stands there as it is."""
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # type: ignore[misc]
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, one section per group, `--help` and its like last."""
+    def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """Arguments and options with their help, by group, `--help` and its like last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):  # type: ignore[attr-defined]
             record = param.get_help_record(ctx)
@@ -48,7 +48,11 @@ class _Sections:
                 own = getattr(param, "rich_help_panel", None)
                 title = own or ("Arguments" if is_argument else _GENERAL if _is_general(param) else "Options")
                 sections.setdefault(title, []).append((name, record[1]))
-        for title, rows in sorted(sections.items(), key=lambda section: section[0] == _GENERAL):
+        return dict(sorted(sections.items(), key=lambda section: section[0] == _GENERAL))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, one section per group."""
+        for title, rows in self.sections(ctx).items():
             _write(formatter, title, rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -66,14 +70,18 @@ class Command(_Sections, TyperCommand):
 class Group(_Sections, TyperGroup):
     """The application: its commands in groups, with the whole of their first sentence."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, then the options."""
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
+        """The commands with their first sentences, by group."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             if not command.hidden:
                 panel = getattr(command, "rich_help_panel", None) or "Commands"
                 sections.setdefault(panel, []).append((name, command.short_help or ""))
-        for title, rows in sections.items():
+        return sections
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, then the options."""
+        for title, rows in self.command_sections().items():
             _write(formatter, title, rows)
         super().format_options(ctx, formatter)
 

@@ -24,7 +24,7 @@ def remedy(refusal: Any) -> str:
 
 def _what_a_model_is(command: str, folder: Path) -> str:
     """What MODEL may be, with the command to type for the models in `folder`."""
-    lines = ["MODEL is a .gguf file, any file of a split set, or a folder that holds one model:"]
+    lines = ["MODEL is a .gguf file, any file of a split set, a folder with one model, hf://ORG/REPO:TAG or a URL:"]
     found = _models(folder)
     examples = found or ["model.gguf", "model-00001-of-00010.gguf", "models/gemma/"]
     lines += [f"  {command} {shlex.quote(name)}" for name in examples[:_LISTED]]

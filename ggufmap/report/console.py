@@ -241,18 +241,18 @@ def _complete(model: ModelTrace) -> str:
 def _verdict(console: Console, plan: Plan) -> None:
     console.print()
     if plan.inferred is not None:
-        console.print(Text(_inferred_verdict(plan), style="bold red"))
+        _hang(console, "", _inferred_verdict(plan), "bold red")
         return
     if not plan.ok:
         number = len(plan.unmapped) + len(plan.missing) + len(plan.mismatched)
-        console.print(Text(f"not ok: {plural(number, 'problem')}; this file is not served", style="bold red"))
+        _hang(console, "", f"not ok: {plural(number, 'problem')}; this file is not served", "bold red")
         return
     proof = "every tensor has its place by the rows"
     if plan.trace is not None:
         filled = [f"{_complete(plan.trace.target)} target"]
         filled += [] if plan.trace.draft is None else [f"{_complete(plan.trace.draft)} draft"]
         proof = f"{' and '.join(filled)} parameters are filled, every element once"
-    console.print(Text(f"ok: {proof}", style="bold green"))
+    _hang(console, "", f"ok: {proof}", "bold green")
     if plan.trace is not None and plan.trace.draft is not None and plan.trace.draft.deferred:
         saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
         console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))

@@ -183,7 +183,7 @@ def test_a_command_without_a_model_explains_itself(cli: Cli, home: Path, monkeyp
     monkeypatch.chdir(home / "empty")
     found = cli("audit")
     assert (found.code, found.out) == (2, "")
-    assert "a .gguf file, any file of a split set, or a folder that holds one model" in found.err
+    assert "a .gguf file, any file of a split set, a folder with one model, hf://ORG/REPO:TAG or a URL" in found.err
     assert "\n  ggufmap audit model.gguf\n" in found.err
     assert found.err.endswith("Usage: ggufmap audit [OPTIONS] MODEL\nAll of it: ggufmap audit --help\n")
 

@@ -174,7 +174,7 @@ def test_a_missing_file_is_said_before_vllm_is_asked(cli: Cli, tmp_path: Path) -
 # Help.
 
 
-@pytest.mark.parametrize("command", ["audit", "map", "serve", "config", "export", "bench"])
+@pytest.mark.parametrize("command", ["audit", "check", "map", "doctor", "serve", "config", "export", "bench"])
 def test_help_groups_options_and_ends_with_examples(cli: Cli, command: str) -> None:
     text = cli(command, "--help").out
     headings = [line for line in text.splitlines() if re.fullmatch(r"[A-Z][^ ].*:", line)]
