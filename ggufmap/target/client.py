@@ -20,6 +20,7 @@ from ggufmap.target.devices import World
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
+_BUSY = "The machine may be out of memory or very busy; --offline checks the names by the rows alone."
 _MORE_CONFIG = "Give the original's config.json with --hf-config DIR: the header does not say all that the class needs."
 Names = Sequence[tuple[str, tuple[int, ...]]]
 Taken = Mapping[tuple[str, tuple[int, ...]], Sequence[ParameterUse]]
@@ -174,7 +175,7 @@ def _ask(
             check=False,
         )
     except subprocess.TimeoutExpired as e:
-        raise MissingDependencyError(f"vLLM did not answer the trace within {_TIMEOUT_S} s") from e
+        raise MissingDependencyError(f"vLLM did not answer the trace within {_TIMEOUT_S} s", hint=_BUSY) from e
     if done.returncode != 0 or not done.stdout:
         tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
         raise MissingDependencyError(
