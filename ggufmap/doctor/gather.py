@@ -20,6 +20,7 @@ from ggufmap.remote.locate import Given
 from ggufmap.serving.preflight import Preflight, preflight
 from ggufmap.target.client import survey_environment, survey_model
 from ggufmap.target.devices import World
+from ggufmap.target.words import last_words
 
 
 def gather(
@@ -95,7 +96,7 @@ def _traced(
     try:
         found = look()
     except MissingDependencyError as e:
-        return untraced, Untraced(e.message.strip().splitlines()[-1], e.hint or "`ggufmap audit` says more")
+        return untraced, Untraced(last_words(e.message), e.hint or "`ggufmap audit` says more")
     found.checkpoint.close()
     return found, None
 

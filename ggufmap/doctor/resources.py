@@ -48,7 +48,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
     need = needed(model)
     if need is None:
         found = f"not known without a trace; the file has {size(model.found.plan.model.nbytes)}"
-        yield note("memory", found, "install a vLLM that imports, and ask again")
+        yield note("memory", found, "the findings above say what vLLM lacks")
         return
     ranks = model.world.tensor_parallel
     where = f"{size(need)} of weights per rank at TP {ranks}"

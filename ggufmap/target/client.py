@@ -17,6 +17,7 @@ from ggufmap.errors import MissingDependencyError, UsageError
 from ggufmap.mapping.plan import ModelTrace, Module, Packing, Parameter, ParameterUse, Plan, Role, TraceResult
 from ggufmap.target import compat
 from ggufmap.target.devices import World
+from ggufmap.target.words import last_words
 
 _TIMEOUT_S = 900
 _TAIL_LINES = 12
@@ -137,8 +138,8 @@ def _survey(request: dict[str, Any], device: str) -> dict[str, Any]:
     try:
         return _ask(request, _environment(device), "ended")
     except MissingDependencyError as e:
-        first, *rest = e.message.strip().splitlines()
-        raise MissingDependencyError(" ".join([first, *rest[-1:]]), hint=e.hint) from e
+        first, _, rest = e.message.strip().partition("\n")
+        raise MissingDependencyError(f"{first} {last_words(rest)}".rstrip(), hint=e.hint) from e
 
 
 def _environment(device: str) -> dict[str, str]:

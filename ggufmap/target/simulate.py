@@ -54,6 +54,13 @@ class _Nothing:
         pass
 
 
+class _KernelConfig:
+    """triton.Config, which vLLM stands in for with a function where no driver is active, and reads on sm_90."""
+
+    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **_: Any) -> None:
+        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+
+
 def without_streams() -> None:
     """Let classes make CUDA streams and events while they are built (DeepSeek V4), where torch has none.
 
@@ -83,7 +90,10 @@ def enter(capability: tuple[int, int], devices: int) -> None:
     _ = platforms.current_platform  # resolve once, so that the assignment below is not overwritten
     platforms._current_platform = Simulated()
     import vllm.utils.torch_utils as torch_utils
+    from vllm import triton_utils
 
+    if not triton_utils.HAS_TRITON:
+        triton_utils.triton.Config = _KernelConfig
     torch_utils._aux_stream = _Nothing()
     without_streams()
     # flashinfer and some model classes ask torch itself.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ggufmap.target.devices import World, parse_device
+from ggufmap.target.words import last_words
 
 _PLUGINS = "vllm.general_plugins"
 _PACKAGES = ("torch", "torchvision", "torchaudio", "torchcodec", "transformers", "vllm")
@@ -75,8 +76,7 @@ def model(model_dir: Path, world: World, *, draft: bool) -> Answer:
 
 def last_line(error: BaseException) -> str:
     """Kind and the last line of the message, cut at a length that a report can show."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}".rstrip(": ")[:_SHOWN]
+    return f"{type(error).__name__}: {last_words(str(error))}".rstrip(": ")[:_SHOWN]
 
 
 def _broken(names: Iterable[str]) -> Iterator[tuple[str, str]]:

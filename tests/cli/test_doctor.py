@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 from cli.conftest import Cli
 from support import small_models as small
 from support.converter import TinyFactory
+from support.synthetic import generator
 
 
 def levels(report: Mapping[str, Any], check: str) -> list[str]:
@@ -126,6 +130,20 @@ def test_a_device_that_this_vllm_has_no_classes_for(cli: Cli) -> None:
     result = cli("doctor", "--device", "sm_100", "--json")
     assert result.code == 3
     assert "needs vLLM's CUDA build" in found(result.json, "vLLM")
+
+
+@pytest.mark.skipif("GGUFMAP_CUDA_ENV" not in os.environ, reason="needs what scripts/cuda-dryrun makes")
+@pytest.mark.parametrize("device", ["sm_90", "sm_100", "sm_120"])
+def test_a_simulated_gpu_has_sparse_mla_backends_by_vllm_s_own_selection(tmp_path: Path, device: str) -> None:
+    synthesize = generator()
+    model = synthesize.write(synthesize.MODELS["glm-5.2"](), tmp_path)[0]
+    python = Path(os.environ["GGUFMAP_CUDA_ENV"]) / "bin" / "python"
+    command = [python, "-m", "ggufmap.cli.main", "doctor", model, "--device", device, "--tp", "8", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    kinds = found(json.loads(done.stdout), "attention").splitlines()
+    assert sum(int(line.split(" for ")[1].split()[0]) for line in kinds) == 78 + 1
+    assert all("SPARSE" in line.split(" for ")[0] and "(MLA sparse, head size 576" in line for line in kinds)
 
 
 def test_a_file_that_is_none_is_bad_input(cli: Cli, tmp_path: Path) -> None:

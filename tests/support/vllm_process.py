@@ -40,7 +40,7 @@ class VllmProcess:
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             status = self._process.stdout.readline().strip()
-            log = files["log"].read_text()[-4000:] if files["log"].exists() else ""
+            log = files["log"].read_text()[-20_000:] if files["log"].exists() else ""
             if not status:
                 self.close()  # the next question gets a new one
                 raise MissingDependencyError(f"{call} failed: the process that asks vLLM died")

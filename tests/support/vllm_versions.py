@@ -6,7 +6,6 @@ What goes wrong in one version or file is its result and stops nothing.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from engine import server
@@ -25,7 +23,8 @@ from families.tracing import Tracer
 
 from ggufmap.errors import GgufmapError
 from ggufmap.serving.preflight import lost_flags
-from support import assets, conformance, vllm_versions_page
+from ggufmap.target.words import last_words
+from support import assets, conformance, synthetic, vllm_versions_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "vllm-versions.md"
@@ -111,7 +110,7 @@ def files(folder: Path, only: Sequence[str] = ()) -> Iterator[File]:
     wanted = set(only) or {"gemma-3-270m", *_REAL_SIZE, *_TINY}
     if "gemma-3-270m" in wanted:
         yield _file("gemma-3-270m", "real", assets.gemma_path())
-    synthesize = _synthesizer()
+    synthesize = synthetic.generator()
     for name in _REAL_SIZE:
         if name in wanted:
             yield _file(name, "real size", synthesize.write(synthesize.MODELS[name](), folder / name)[0])
@@ -125,15 +124,6 @@ def _file(name: str, kind: str, path: Path) -> File:
 
     with open_checkpoint(path) as checkpoint:
         return File(name, checkpoint.architecture, kind, path)
-
-
-def _synthesizer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("synthesize", ROOT / "scripts" / "synthesize.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["synthesize"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(environment: Environment, models: Sequence[File], *, serve: bool, say: Callable[[str], None]) -> Result:
@@ -190,9 +180,8 @@ def answer(python: Path, model: Path) -> Result:
 
 def _last(text: str) -> str:
     """The last line that says what went wrong; the lines of hints after it do not."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["it says nothing"])[-1][:_SHOWN]
+    errors = "\n".join(line for line in text.splitlines() if "error" in line.lower() and "https://" not in line)
+    return (last_words(errors or text) or "it says nothing")[:_SHOWN]
 
 
 def environments(versions: Sequence[str], given: Sequence[Path]) -> list[Environment]:
