@@ -393,7 +393,7 @@ def test_a_missing_config_is_said(build: Builder) -> None:
     for path in (build.folder / "none", build.folder / "empty"):
         with pytest.raises(UsageError, match="cannot be read: No such file or directory") as e:
             build(path)
-        assert "a folder with a config.json" in str(e.value.hint)
+        assert "the header of the GGUF file is used" in str(e.value.hint)
 
 
 def test_a_config_of_absurd_size_is_not_read(build: Builder) -> None:
