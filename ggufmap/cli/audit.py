@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ggufmap.cli import options
+from ggufmap.cli.asked import Asked, full_report, print_found
 from ggufmap.cli.html import Html, TpSizes, check_html, parse_sizes, write_html
 from ggufmap.cli.output import data_console, note, print_json
 from ggufmap.errors import UsageError
@@ -64,74 +64,41 @@ def audit(
         ggufmap audit model.gguf --json | jq .summary    # for programs
         ggufmap audit model.gguf --html report.html      # for a browser
     """
-    from ggufmap.mapping.storage import Storage
-    from ggufmap.remote.reference import shown
-    from ggufmap.serving.preflight import preflight
-    from ggufmap.target.devices import World
-
-    world = World(device, tp, ep) if device or tp > 1 or ep else None
-    if offline and world is not None:
-        raise UsageError(
-            "--offline traces nothing, so --device, --tp and --ep mean nothing", hint="Leave out the one or the others."
-        )
+    asked = Asked(hf_config, draft, mmproj, offline, device, tp, ep, storage)
     sizes = parse_sizes(tp_sizes)
     if offline and sizes is not None:
         raise UsageError("--offline traces nothing", hint="Leave out --offline or --tp-sizes.")
     if html is not None:
         check_html(html)
-    found = preflight(
-        model,
-        hf_config=hf_config,
-        draft=draft,
-        mmproj=mmproj,
-        offline=offline,
-        stock=stock,
-        world=world,
-        storage=Storage(storage),
-        infer_unknown=True,
-        model_class=model_class,
-    )
+    found = asked.look(model, stock=stock, model_class=model_class)
     with found.checkpoint:
         _check_known(found, model_class, rows)
-        ranks: list[RankMemory] = []
-        if sizes is not None or html is not None:
-            from ggufmap.serving.sizes import SIZES, rank_sizes
-
-            ranks = rank_sizes(found, world or World(), Storage(storage), sizes or SIZES)
-        given: dict[str, object] = {"--hf-config": hf_config, "--draft": shown(draft), "--mmproj": shown(mmproj)}
-        if storage is not options.Choice.AUTO:
-            given["--storage"] = storage.value
-        _report(found, ranks, given, html, as_json=as_json)
+        _say(found, asked, _ranks(found, asked, sizes, page=html is not None), html, as_json=as_json)
     if found.plan.inferred is not None:
         _give_rows(found.plan.inferred.rows, rows, shown=not as_json)
     if not found.plan.ok:
         raise typer.Exit(1)
 
 
-def _report(
-    found: Preflight, ranks: list[RankMemory], given: Mapping[str, object], html: Path | None, *, as_json: bool
-) -> None:
-    from ggufmap.modeldir.template import read_templates
-    from ggufmap.report.as_json import plan_report
-    from ggufmap.report.console import print_plan
+def _ranks(found: Preflight, asked: Asked, sizes: tuple[int, ...] | None, *, page: bool) -> list[RankMemory]:
+    """The memory of other numbers of ranks, where they are asked for or a page will show them."""
+    if sizes is None and not page:
+        return []
+    from ggufmap.mapping.storage import Storage
+    from ggufmap.serving.sizes import SIZES, rank_sizes
+    from ggufmap.target.devices import World
 
-    source, assumed = found.config.source, found.config.assumed
-    templates = [template.report() for template in read_templates(found.checkpoint.metadata)]
-    report = plan_report(
-        found.plan,
-        config_source=source,
-        assumed=assumed,
-        templates=templates,
-        header=found.checkpoint.metadata.listed(),
-        sizes=ranks,
-        serve_options=[word for option, value in given.items() if value is not None for word in (option, str(value))],
-    )
+    return rank_sizes(found, asked.world or World(), Storage(asked.storage), sizes or SIZES)
+
+
+def _say(found: Preflight, asked: Asked, ranks: list[RankMemory], html: Path | None, *, as_json: bool) -> None:
+    report = full_report(found, asked, ranks)
     if html is not None:
         write_html(html, report)
     if as_json:
         print_json(report)
     else:
-        print_plan(data_console(), found.plan, config_source=source, assumed=assumed, templates=templates)
+        print_found(data_console(), found, asked)
 
 
 def _check_known(found: Preflight, model_class: str | None, rows: Path | None) -> None:

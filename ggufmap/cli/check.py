@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ggufmap.cli import options
+from ggufmap.cli.asked import Asked, full_report, print_found
 from ggufmap.cli.files import read_text, write_text
 from ggufmap.cli.output import data_console, note, print_text
 from ggufmap.errors import MissingDependencyError, UsageError
@@ -90,32 +91,14 @@ def check(
         ggufmap check model.gguf --fail-on missing,phantom-mtp      # MTP must be there
         ggufmap check model.gguf --format junit -o report.xml       # for Jenkins, GitLab
     """
-    from ggufmap.mapping.storage import Storage
-    from ggufmap.remote.reference import shown
     from ggufmap.report.findings import make_check
-    from ggufmap.serving.preflight import preflight
-    from ggufmap.target.devices import World
 
     kinds = _kinds(fail_on)
+    asked = Asked(hf_config, draft, mmproj, offline, device, tp, ep, storage)
     old = _old_lock(lock, update, offline)
-    world = World(device, tp, ep) if device or tp > 1 or ep else None
-    if offline and world is not None:
-        raise UsageError("--offline traces nothing", hint="Leave out --offline, or --device, --tp and --ep.")
-    found = preflight(
-        model,
-        hf_config=hf_config,
-        draft=draft,
-        mmproj=mmproj,
-        offline=offline,
-        world=world,
-        storage=Storage(storage),
-        infer_unknown=True,
-    )
+    found = asked.look(model)
     with found.checkpoint:
-        given: dict[str, object] = {"--hf-config": hf_config, "--draft": shown(draft), "--mmproj": shown(mmproj)}
-        if storage is not options.Choice.AUTO:
-            given["--storage"] = storage.value
-        report = _report(found, given)
+        report = full_report(found, asked)
         if lock is None:
             checked = make_check(report, kinds)
         elif update:
@@ -123,7 +106,7 @@ def check(
         else:
             assert old is not None
             checked = make_check(report, kinds, _compared(found, lock, old, offline=offline))
-        _write(found, checked, format, output)
+        _write(checked, lambda console: print_found(console, found, asked), format, output)
     if not checked.ok:
         raise typer.Exit(1)
 
@@ -156,25 +139,6 @@ def _old_lock(lock: Path | None, update: bool, offline: bool) -> Lock | None:
             hint="Leave out --offline, or delete the lock file first.",
         )
     return old
-
-
-def _report(found: Preflight, given: Mapping[str, object]) -> dict[str, Any]:
-    from ggufmap.report.as_json import plan_report
-
-    return plan_report(
-        found.plan,
-        config_source=found.config.source,
-        assumed=found.config.assumed,
-        templates=_templates(found),
-        header=found.checkpoint.metadata.listed(),
-        serve_options=[word for option, value in given.items() if value is not None for word in (option, str(value))],
-    )
-
-
-def _templates(found: Preflight) -> list[dict[str, Any]]:
-    from ggufmap.modeldir.template import read_templates
-
-    return [template.report() for template in read_templates(found.checkpoint.metadata)]
 
 
 def _compared(found: Preflight, file: Path, old: Lock, *, offline: bool) -> LockCheck:
@@ -215,11 +179,12 @@ def _updated(found: Preflight, report: dict[str, Any], kinds: tuple[Kind, ...], 
     return checked
 
 
-def _write(found: Preflight, checked: Check, format: Format, output: Path | None) -> None:
+def _write(checked: Check, audit: Callable[[Console], None], format: Format, output: Path | None) -> None:
+    """Write the result; `audit` prints what the check is about, for people."""
     if format is Format.CONSOLE and output is None:
-        _print(data_console(), found, checked)
+        _print(data_console(), audit, checked)
         return
-    text = _text(found, checked, format)
+    text = _text(checked, audit, format)
     if output is None:
         print_text(text)
     else:
@@ -228,7 +193,7 @@ def _write(found: Preflight, checked: Check, format: Format, output: Path | None
         _summarise(checked)
 
 
-def _text(found: Preflight, checked: Check, format: Format) -> str:
+def _text(checked: Check, audit: Callable[[Console], None], format: Format) -> str:
     import json
 
     from ggufmap.report.github import github
@@ -243,12 +208,12 @@ def _text(found: Preflight, checked: Check, format: Format) -> str:
     if format is Format.GITHUB:
         return github(checked)
     if format is Format.CONSOLE:
-        return _plain(found, checked)
+        return _plain(checked, audit)
     value = checked.as_json() if format is Format.JSON else sarif(checked, exit_code=0 if checked.ok else 1)
     return json.dumps(value, indent=1, ensure_ascii=True) + "\n"
 
 
-def _plain(found: Preflight, checked: Check) -> str:
+def _plain(checked: Check, audit: Callable[[Console], None]) -> str:
     """What the terminal shows, for a file."""
     import io
 
@@ -256,16 +221,14 @@ def _plain(found: Preflight, checked: Check) -> str:
 
     console = Console(file=io.StringIO(), width=_FILE_WIDTH, color_system=None)
     with console.capture() as shown:
-        _print(console, found, checked)
+        _print(console, audit, checked)
     return shown.get()
 
 
-def _print(console: Console, found: Preflight, checked: Check) -> None:
-    from ggufmap.report.console import print_plan
+def _print(console: Console, audit: Callable[[Console], None], checked: Check) -> None:
     from ggufmap.report.verdict import print_check
 
-    source, assumed = found.config.source, found.config.assumed
-    print_plan(console, found.plan, config_source=source, assumed=assumed, templates=_templates(found))
+    audit(console)
     print_check(console, checked)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from ggufmap.cli import options
 from ggufmap.cli.output import data_console, note
+from ggufmap.errors import plural
 from ggufmap.serving.memory import DEFAULT, parse_size
 
 if TYPE_CHECKING:
@@ -76,9 +78,7 @@ def serve(
         ggufmap serve hf://ORG/REPO:Q4_K_M  # audited over the network, then downloaded
     """
     from ggufmap.mapping.storage import Storage
-    from ggufmap.modeldir.build import tokenizer_warnings
     from ggufmap.remote import locate
-    from ggufmap.serving.chat import chat_arguments
     from ggufmap.serving.port import check_port
     from ggufmap.serving.preflight import preflight
     from ggufmap.serving.serve import online_quantisation, run, serve_command, speculative_config, vllm_world
@@ -87,37 +87,29 @@ def serve(
     memory = parse_size(max_host_memory, "--max-host-memory")
     world, online = None if offline else vllm_world(extra), online_quantisation(extra)
 
-    def look(model: Place, draft: Place | None, mmproj: Place | None) -> Preflight:
-        return preflight(
-            model,
-            hf_config=hf_config,
-            draft=draft,
-            mmproj=mmproj,
-            offline=offline,
-            world=world,
-            storage=Storage(storage),
-            online=online,
-            infer_unknown=force,
-        )
-
-    sides = [None if side is None else locate(side) for side in (draft, mmproj)]
-    files = _at_hand(locate(model), sides, look, lambda found: _refuse(found, extra, force=force), dry_run)
+    look = partial(
+        preflight,
+        hf_config=hf_config,
+        offline=offline,
+        world=world,
+        storage=Storage(storage),
+        online=online,
+        infer_unknown=force,
+    )
+    draft_at, mmproj_at = (None if side is None else locate(side) for side in (draft, mmproj))
+    refuse = partial(_refuse, extra=extra, force=force)
+    files = _at_hand(locate(model), draft_at, mmproj_at, look, refuse, dry_run)
     if files is None:
         return
-    found = look(files.model, files.draft, files.mmproj)
+    found = look(files.model, draft=files.draft, mmproj=files.mmproj)
     with found.checkpoint:
         _gate(found, extra, force=force)
         if not dry_run:
             check_port(extra)
-        chat, said = chat_arguments(
-            found.checkpoint.metadata, extra, given=chat_template, own=tokenizer is None, force=force
-        )
-        if said:
-            note(said, "bold red")
+        chat = _chat(found, extra, chat_template, own=tokenizer is None, force=force)
         speculation = speculative_config(found, extra, enabled=not no_mtp, tokens=num_speculative_tokens)
         command = serve_command(found, (*chat, *extra), tokenizer=tokenizer, speculation=speculation, memory=memory)
-        for odd in tokenizer_warnings(found.checkpoint) if tokenizer is None else ():
-            note(f"tokenizer: {odd}", "yellow")
+        _say_odd(found, own=tokenizer is None)
     if dry_run:
         settings = [f"{key}={shlex.quote(value)}" for key, value in command.environment.items()]
         typer.echo(" ".join([*settings, shlex.join(command.arguments)]))
@@ -126,30 +118,46 @@ def serve(
     run(command)
 
 
+def _chat(found: Preflight, extra: list[str], given: Path | None, *, own: bool, force: bool) -> Sequence[str]:
+    """vLLM's options for the chat template; says why chat is off."""
+    from ggufmap.serving.chat import chat_arguments
+
+    arguments, said = chat_arguments(found.checkpoint.metadata, extra, given=given, own=own, force=force)
+    if said:
+        note(said, "bold red")
+    return arguments
+
+
+def _say_odd(found: Preflight, *, own: bool) -> None:
+    """What is odd about the file's `own` token list, if that is used."""
+    from ggufmap.modeldir.build import tokenizer_warnings
+
+    for odd in tokenizer_warnings(found.checkpoint) if own else ():
+        note(f"tokenizer: {odd}", "yellow")
+
+
 def _at_hand(
     model: Place,
-    sides: Sequence[Place | None],
+    draft: Place | None,
+    mmproj: Place | None,
     look: Callable[..., Preflight],
     refuse: Callable[[Preflight], object],
     dry_run: bool,
 ) -> Files | None:
-    """The files, downloaded if need be, and only if they would be served. None where only asked what would be.
-
-    `sides` are the draft and the projector.
-    """
+    """The files, downloaded if need be, and only if they would be served. None where only asked what would be."""
     from ggufmap.remote import fetch, to_download
 
-    missing = [name for place in (model, *sides) if place is not None for name in to_download(place)]
+    missing = [name for place in (model, draft, mmproj) if place is not None for name in to_download(place)]
     if missing:
-        found = look(model, *sides)
+        found = look(model, draft=draft, mmproj=mmproj)
         with found.checkpoint as checkpoint:
             refuse(found)
-            what = f"{len(missing)} file{'s' * (len(missing) != 1)} of {model}, {checkpoint.nbytes / 1e9:.1f} GB"
+            what = f"{plural(len(missing), 'file')} of {model}, {checkpoint.nbytes / 1e9:.1f} GB"
         if dry_run:
             note(f"would be downloaded first: {what}: {', '.join(missing)}")
             return None
         note(f"Downloading {what} ...", "dim")
-    return fetch(model, *sides)
+    return fetch(model, draft, mmproj)
 
 
 def _gate(found: Preflight, extra: list[str], *, force: bool) -> None:

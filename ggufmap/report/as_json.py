@@ -67,7 +67,7 @@ def plan_report(
         "inferred": None if plan.inferred is None else {"basis": plan.inferred.basis, "rows": plan.inferred.rows},
         "storage": None if plan.storage is None else _storage(plan.storage),
         "memory": _memory(plan, sizes),
-        "serve": _serve(plan, serve_options),
+        "serve": serve_line(plan, serve_options),
     }
 
 
@@ -177,7 +177,7 @@ def _memory(plan: Plan, sizes: Sequence[RankMemory]) -> list[dict[str, Any]]:
     return [asdict(found[ranks]) for ranks in sorted(found)]
 
 
-def _serve(plan: Plan, options: Sequence[str]) -> str | None:
+def serve_line(plan: Plan, options: Sequence[str]) -> str | None:
     """The command that serves the file as it was audited; None when it cannot."""
     if not (plan.ok and plan.model.at_hand):
         return None

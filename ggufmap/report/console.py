@@ -5,7 +5,6 @@ Names come from the file: they are shown as text, never as markup, and control c
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from rich.text import Text
 from ggufmap.errors import plural
 from ggufmap.mapping.memory import CutTensor, cut_tensors, legal_sizes, model_bytes
 from ggufmap.mapping.plan import ModelTrace, Plan, StorageGroup
-from ggufmap.report.as_json import assignments, summary
+from ggufmap.report.as_json import assignments, serve_line, summary
 from ggufmap.report.patterns import counted, pattern, printable, size
 
 _SHOWN = 12
@@ -34,8 +33,9 @@ def print_plan(
     config_source: str,
     assumed: Mapping[str, Any],
     templates: Sequence[Mapping[str, Any]] = (),
+    serve_options: Sequence[str] = (),
 ) -> None:
-    """Print the audit of `plan`."""
+    """Print the audit of `plan`; `serve_options` as in `plan_report`."""
     counts = summary(plan)
     _head(console, plan)
     _groups(console, plan)
@@ -50,7 +50,7 @@ def print_plan(
     _stock(console, plan)
     for warning in plan.warnings:
         _say(console, "warning", f"{warning.code} {warning.message}", "yellow")
-    _verdict(console, plan)
+    _verdict(console, plan, serve_options)
 
 
 def _head(console: Console, plan: Plan) -> None:
@@ -238,7 +238,7 @@ def _complete(model: ModelTrace) -> str:
     return f"{sum(p.complete for p in model.parameters.values())} of {len(model.parameters)}"
 
 
-def _verdict(console: Console, plan: Plan) -> None:
+def _verdict(console: Console, plan: Plan, serve_options: Sequence[str]) -> None:
     console.print()
     if plan.inferred is not None:
         _hang(console, "", _inferred_verdict(plan), "bold red")
@@ -256,8 +256,8 @@ def _verdict(console: Console, plan: Plan) -> None:
     if plan.trace is not None and plan.trace.draft is not None and plan.trace.draft.deferred:
         saved = ", ".join(f"{name} {size(count)}" for name, count in plan.trace.draft.deferred.items())
         console.print(Text(f"the draft shares what the file does not carry; not allocated: {saved}"))
-    served = shlex.quote(plan.model.path) if plan.model.at_hand else "FILE, once it is downloaded"
-    console.print(Text(printable(f"serve it: ggufmap serve {served}")), soft_wrap=True)
+    served = serve_line(plan, serve_options) or "ggufmap serve FILE, once it is downloaded"
+    console.print(Text(printable(f"serve it: {served}")), soft_wrap=True)
 
 
 def _inferred_verdict(plan: Plan) -> str:

@@ -25,14 +25,6 @@ def pack_names(names: Sequence[str]) -> list[Any]:
     return list(names)
 
 
-def unpack_names(packed: Sequence[Any]) -> list[str]:
-    """The names that `pack_names` was given."""
-    if not packed or isinstance(packed[0], str):
-        return list(packed)
-    runs, count = packed
-    return [f"{run[0]}{run[1] + i}{run[2]}" if run[1] is not None else run[0] for i in range(count) for run in runs]
-
-
 def _run(names: Sequence[str]) -> Run | None:
     """The run that gives `names`; None when there is none."""
     if len(set(names)) == 1:
@@ -62,23 +54,6 @@ def pack_uses(uses: Sequence[Mapping[str, Any]], names: int) -> list[Any]:
             ):
                 return [runs, count, [use["shard"] for use in uses[:turns]], experts]
     return [dict(use) for use in uses]
-
-
-def unpack_uses(packed: Sequence[Any]) -> list[dict[str, Any]]:
-    """The uses that `pack_uses` was given."""
-    if not packed or isinstance(packed[0], dict):
-        return list(packed)
-    runs, count, shards, experts = packed
-    turns = len(runs)
-    return [
-        {
-            "name": name,
-            "shard": shards[i % turns],
-            "experts": _expert(experts[i % turns], i // turns),
-            "checkpoint": i,
-        }
-        for i, name in enumerate(unpack_names([runs, count]))
-    ]
 
 
 def _expert(first: int | None, turn: int) -> int | None:

@@ -63,11 +63,10 @@ def preflight(
     try:
         untraced = not offline and world is None and not vllm_available()
         offline = offline or untraced
-        inferred = None
         try:
             with stage("config"):
                 architecture = find_architecture(checkpoint.architecture, str(checkpoint.path))
-                config = build_config(checkpoint, architecture, hf_config)
+                config, inferred = build_config(checkpoint, architecture, hf_config), None
         except UnknownArchitectureError:
             if not infer_unknown:
                 raise
@@ -76,12 +75,7 @@ def preflight(
             architecture, config, inferred = found.architecture, found.config, found.inferred
         with stage(f"rows of {architecture.names[0]}"):
             plan = replace(resolve(checkpoint, architecture), inferred=inferred)
-        warnings = list(config.warnings)
-        gaps = sum(split.header.gap_bytes for split in checkpoint.splits)
-        if gaps:
-            warnings.append(Warned("W104", f"{gaps} bytes between tensors belong to none"))
-        if untraced:
-            warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
+        warnings = [*config.warnings, *_file_warnings(checkpoint, untraced=untraced)]
         if not offline:
             _check_ranks(config, world or World())
             flags = {row.key: row.value for row in architecture.draft_flags}
@@ -97,6 +91,15 @@ def preflight(
     except BaseException:
         checkpoint.close()
         raise
+
+
+def _file_warnings(checkpoint: Checkpoint, *, untraced: bool) -> list[Warned]:
+    warnings = []
+    if gaps := sum(split.header.gap_bytes for split in checkpoint.splits):
+        warnings.append(Warned("W104", f"{gaps} bytes between tensors belong to none"))
+    if untraced:
+        warnings.append(Warned("W105", "vLLM is not installed here: checked by the rows alone, not traced"))
+    return warnings
 
 
 def _check_ranks(config: ModelConfig, world: World) -> None:

@@ -21,6 +21,15 @@ def test_audit_of_a_good_file(cli: Cli, model: Path) -> None:
     assert f"serve it: ggufmap serve {model}" in found.out
 
 
+def test_the_command_to_serve_loads_it_as_it_was_audited(cli: Cli, model: Path) -> None:
+    for command in ("audit", "check"):
+        found = cli(command, model, "--offline", "--storage", "dense")
+        assert f"serve it: ggufmap serve {model} --storage dense\n" in found.out
+        as_json = ("--json",) if command == "audit" else ("--format", "json")
+        found = cli(command, model, "--offline", "--storage", "dense", *as_json)
+        assert found.json["serve"] == f"ggufmap serve {model} --storage dense"
+
+
 def test_audit_as_json_is_schema_1_and_nothing_else(cli: Cli, model: Path) -> None:
     found = cli("audit", model, "--offline", "--json")
     assert (found.code, found.err) == (0, "")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from support import small_models as small
+from support.page_runs import unpack_names
 from support.reports import Report, hostile_report, offline_report
 
 from ggufmap.report.page_data import page_data, verdict
-from ggufmap.report.page_runs import unpack_names
 
 NO_ROW = "no row for blk.{bid}.odd.weight (nearest: blk.{bid}.ffn_norm.weight)"
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.page_runs import unpack_names, unpack_uses
 
-from ggufmap.report.page_runs import pack_names, pack_uses, unpack_names, unpack_uses
+from ggufmap.report.page_runs import pack_names, pack_uses
 
 STACK = [f"model.layers.3.mlp.experts.{i}.down_proj.weight" for i in range(256)]
 PAIRS = [f"model.layers.3.mlp.experts.{i}.{x}_proj.weight" for i in range(64) for x in ("gate", "up")]
