@@ -5,12 +5,15 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
+
 from ggufmap.checkpoint.limits import STRING_BYTES, Limit
 from ggufmap.checkpoint.source import ByteSource
 from ggufmap.errors import FileError
 
-_WINDOW = 1 << 20
+_WINDOW = 1 << 18
 _FIRST_WINDOW = 64 << 10
+_ONE_BY_ONE = 64  # strings, where one is not like the others
 _TOO_SHORT = "The header is cut off or damaged; fetch the file again."
 _SHOWN = 80
 
@@ -121,21 +124,28 @@ class Cursor:
             count -= size
 
     def skip_strings(self, count: int) -> None:
-        """Step over `count` length-prefixed strings; a tight loop, since vocabularies are long."""
+        """Step over `count` length-prefixed strings; vocabularies are long."""
         unpack = struct.Struct(self.order + "Q").unpack_from
+        strings, of = None, b""
         while count:
+            if strings is None or of is not self._window:
+                strings, of = _ShortStrings(self._window, self.order), self._window
+            self._at, passed = strings.pass_over(self._at, count)
+            count -= passed
             window, at, end = self._window, self._at, len(self._window)
-            while count and at + 8 <= end:
+            one_by_one = min(count, _ONE_BY_ONE)
+            count -= one_by_one
+            while one_by_one and at + 8 <= end:
                 following = at + 8 + unpack(window, at)[0]
                 if following > end:
                     break
                 at = following
-                count -= 1
+                one_by_one -= 1
             self._at = at
-            if count:  # the next string crosses the window's edge
+            if one_by_one:  # the next string crosses the window's edge
                 size = self.count(STRING_BYTES, unit_bytes=1)
                 self.skip(size)
-                count -= 1
+                count += one_by_one - 1
 
     def _need(self, size: int) -> None:
         if self._at + size <= len(self._window):
@@ -145,6 +155,37 @@ class Cursor:
         self._base, self._at = self.position, 0
         self._window = self.source.read(self._base, min(max(size, self._chunk), self._size - self._base))
         self._chunk = _WINDOW
+
+
+class _ShortStrings:
+    """The places in a window where a string of less than 256 bytes may begin: a byte, and seven that are zero.
+
+    Where one leads to the very next, and so on, no string of another kind can be between, if the first place is one.
+    """
+
+    def __init__(self, window: bytes, order: str) -> None:
+        data = np.frombuffer(window, dtype=np.uint8)
+        zero = data == 0
+        two = zero[:-1] & zero[1:]
+        four = two[:-2] & two[2:]
+        seven = np.flatnonzero(four[:-3] & four[3:])
+        if order == "<":
+            self._starts = seven[seven > 0] - 1
+            lengths = data[self._starts]
+        else:
+            self._starts = seven[seven < len(data) - 7]
+            lengths = data[self._starts + 7]
+        leads_on = self._starts[:-1] + 8 + lengths[:-1] == self._starts[1:]
+        self._ends = np.append(np.flatnonzero(~leads_on), len(self._starts) - 1)
+
+    def pass_over(self, at: int, count: int) -> tuple[int, int]:
+        """From the string at `at` over as many of `count` as lead to one another: where the next is, and how many."""
+        first = int(np.searchsorted(self._starts, at))
+        if first == len(self._starts) or self._starts[first] != at:
+            return at, 0
+        last = int(self._ends[np.searchsorted(self._ends, first)])
+        passed = min(last - first, count)
+        return int(self._starts[first + passed]), passed
 
 
 def shortened(text: str) -> str:
