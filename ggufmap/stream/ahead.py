@@ -26,7 +26,7 @@ class ReadAhead:
         self._sources = [split.source for split in checkpoint.splits]
         self._distance = distance
         self._forget = forget
-        self._position = 0
+        self._position = self._done = self._told = 0
         self._ahead = _steps(tensors, _AHEAD_STEP)
         self._behind = _steps(tensors, _BEHIND_STEP)
         self._advised = self._forgotten = 0
@@ -41,17 +41,23 @@ class ReadAhead:
         self._thread.shutdown(cancel_futures=True)
 
     def advance(self, nbytes: int) -> None:
-        """The stream is `nbytes` further. Returns at once."""
+        """The stream is `nbytes` further. Returns at once; the thread is not asked for every vector."""
         self._position += nbytes
-        if self._running is None or self._running.done():
+        behind = self._position - self._told >= min(_BEHIND_STEP, self._distance // 4)
+        if self._running is None or (behind and self._running.done()):
+            self._told = self._position
             self._running = self._thread.submit(self._advise)
+
+    def leave(self, nbytes: int) -> None:
+        """`nbytes` more were read, and nothing before them will be."""
+        self._done += nbytes
 
     def _advise(self) -> None:
         while self._advised < self._position + self._distance and (step := next(self._ahead, None)):
             split, offset, length = step
             self._sources[split].advise(offset, length, needed=True)
             self._advised += length
-        while self._forget and self._forgotten < self._position - self._distance and (step := next(self._behind, None)):
+        while self._forget and self._forgotten < self._done - self._distance and (step := next(self._behind, None)):
             split, offset, length = step
             self._sources[split].advise(0, offset + length, needed=False)  # a large folio only goes as a whole
             self._forgotten += length

@@ -36,9 +36,6 @@ _NATIVE: dict[str, torch.dtype] = {
 Bytes = npt.NDArray[np.uint8]
 _Decoder = Callable[[Bytes, npt.NDArray[np.float32]], None]
 
-ROUNDED = 1 << 18
-"""Values that are decoded before they are rounded into another dtype: what stays in a core's own cache meanwhile."""
-
 
 def is_native(type: GgmlType) -> bool:
     """Whether values of this type are stored as plain numbers."""
@@ -53,17 +50,6 @@ def value_dtype(type: GgmlType) -> torch.dtype | None:
 def decode(type: GgmlType, raw: Bytes, values: npt.NDArray[np.float32]) -> None:
     """Decode contiguous whole blocks of a quantised type into `values`, of any contiguous shape, on this thread."""
     _decoder(type)(raw, values.reshape(-1))
-
-
-def decode_rounded(type: GgmlType, raw: Bytes, out: torch.Tensor, scratch: Bytes) -> None:
-    """The same into `out`, contiguous and of another dtype, each value rounded once. `scratch` holds ROUNDED floats."""
-    flat, decoder = out.view(-1), _decoder(type)
-    step = min(ROUNDED // type.block * type.block, len(flat))
-    values = scratch[: step * torch.float32.itemsize].view(np.float32)
-    for start in range(0, len(flat), step):
-        count = min(step, len(flat) - start)
-        decoder(raw[type.row_bytes(start) : type.row_bytes(start + count)], values[:count])
-        flat[start : start + count].copy_(torch.from_numpy(values[:count]))
 
 
 def decodes_on_device(type: GgmlType) -> bool:

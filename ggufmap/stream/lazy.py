@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -72,12 +73,13 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The rows and columns of the source that hold a view, and the view's place in them."""
+    """The rows and columns of the source that hold a view, and its place in them: `whole` if it is all, in order."""
 
     rows: slice
     columns: slice
     offset: int
     stride: tuple[int, ...]
+    whole: bool
 
 
 class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
@@ -152,7 +154,7 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
     def _fill(self, mark: Any, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
         layout, part = piece
         window = _window(layout, self.source)
-        out = _straight(layout, part, window, self.source)
+        out = _straight(part, window, self.source)
         need = self.source.need(window.rows, window.columns)
         with (
             torch.no_grad(),
@@ -162,7 +164,9 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
             values = self.source.read(window.rows, window.columns, scratch, out if put is None else None, put)
             if values is not out:
                 started = time.perf_counter()
-                part.copy_(values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset))
+                if not (window.whole and values.shape == layout.shape):
+                    values = values.as_strided(layout.shape, window.stride, values.storage_offset() + window.offset)
+                part.copy_(values)
                 self.counter.took(time.perf_counter() - started)
 
 
@@ -184,10 +188,14 @@ class Settling(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is _aten.copy_.default and isinstance(args[1], LazyTensor):
             self._written.add(_storage(args[0]))
-        elif self._written and not func.is_view and any(_storage(t) in self._written for t in _tensors((args, kwargs))):
+        elif self._written and not func.is_view and self._touches((args, kwargs)):
             self._workers.drain()
             self._written.clear()
         return func(*args, **(kwargs or {}))
+
+    def _touches(self, values: Any) -> bool:
+        """Whether any of the tensors has values in memory that is written to."""
+        return any(tensor.numel() and _storage(tensor) in self._written for tensor in _tensors(values))
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -205,12 +213,19 @@ def _storage(tensor: torch.Tensor) -> int:
     return 0 if isinstance(tensor, LazyTensor) else int(tensor.untyped_storage()._cdata)
 
 
+def unseen() -> AbstractContextManager[Any]:
+    """No mode sees what torch does in the block: for what concerns nobody's memory, and would be slower seen."""
+    guard: AbstractContextManager[Any] = torch._C._DisableTorchDispatch()
+    return guard
+
+
 def lazy_tensor(
     source: Source, shape: Sequence[int], workers: Workers | None = None, counter: Counter | None = None
 ) -> LazyTensor:
     """A lazy tensor over all of `source`, seen with `shape` (the same number of values, rows whole)."""
-    layout = torch.empty(tuple(shape), dtype=source.dtype, device="meta")
-    return LazyTensor(source, layout, workers or Workers(threads=1), counter or Counter())
+    with unseen():
+        layout = torch.empty(tuple(shape), dtype=source.dtype, device="meta")
+        return LazyTensor(source, layout, workers or Workers(threads=1), counter or Counter())
 
 
 def in_parts(tensor: torch.Tensor, values: int) -> Iterator[torch.Tensor]:
@@ -248,12 +263,11 @@ def _pieces(
             yield part
 
 
-def _straight(layout: torch.Tensor, part: torch.Tensor, window: _Window, source: Source) -> torch.Tensor | None:
+def _straight(part: torch.Tensor, window: _Window, source: Source) -> torch.Tensor | None:
     """The destination as the matrix that `read` can fill itself, where the view is the window."""
-    size = (window.rows.stop - window.rows.start, window.columns.stop - window.columns.start)
-    fits = part.device.type == "cpu" and part.is_contiguous() and source.fills(part.dtype)
-    if not fits or not layout.is_contiguous() or layout.numel() != size[0] * size[1]:
+    if not (window.whole and source.fills(part.dtype) and part.device.type == "cpu" and part.is_contiguous()):
         return None
+    size = (window.rows.stop - window.rows.start, window.columns.stop - window.columns.start)
     return part.detach().as_subclass(torch.Tensor).view(size)
 
 
@@ -272,7 +286,8 @@ def _window(layout: torch.Tensor, source: Source) -> _Window:
     width = right - left
     strides = tuple(_narrowed(stride, columns, width) for stride in layout.stride())
     offset = (first // columns - top) * width + first % columns - left
-    return _Window(slice(top, bottom), slice(left, right), offset, strides)
+    whole = layout.is_contiguous() and layout.numel() == (bottom - top) * width
+    return _Window(slice(top, bottom), slice(left, right), offset, strides, whole)
 
 
 def _columns(first: int, sizes: list[tuple[int, int]], columns: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from ggufmap.checkpoint import Checkpoint, Tensor
@@ -15,7 +16,6 @@ from ggufmap.mapping.transforms import Transform
 from ggufmap.stream.dequantise import (
     decode,
     decode_on_device,
-    decode_rounded,
     decodes_on_device,
     plain_values,
     require_decodable,
@@ -84,7 +84,7 @@ class TensorSource:
         """Whether `read` can write values of this dtype straight into a destination."""
         tensor = self._stored.tensor
         straight = self._transform is None and tensor.order == "<"
-        return straight and dtype is (value_dtype(tensor.type) or dtype)
+        return straight and dtype is (value_dtype(tensor.type) or torch.float32)
 
     def need(self, rows: slice, columns: slice) -> int:
         """Bytes of scratch memory that `read` works in, and those of what it returns."""
@@ -193,18 +193,15 @@ class Stored:
         if put is not None and self._on_device:
             return decode_on_device(self.tensor.type, put(raw), count)
         if out is None:
-            out = (
-                torch.from_numpy(rest[: count * width * torch.float32.itemsize]).view(torch.float32).view(count, width)
-            )
-        started = time.perf_counter()
-        if out.dtype is torch.float32:
-            decode(self.tensor.type, raw, out.numpy())
+            values = rest[: count * width * torch.float32.itemsize].view(np.float32).reshape(count, width)
         else:
-            decode_rounded(self.tensor.type, raw, out, rest)
+            values = out.numpy()
+        started = time.perf_counter()
+        decode(self.tensor.type, raw, values)
         self._meter.decoded(time.perf_counter() - started)
-        return (
-            out if put is None else put(out.view(torch.uint8).numpy().reshape(-1)).view(torch.float32).view(out.shape)
-        )
+        if put is not None:
+            return put(values.reshape(-1).view(np.uint8)).view(torch.float32).view(count, width)
+        return torch.from_numpy(values) if out is None else out
 
     def _lengths(self, columns: slice) -> tuple[int, int]:
         """Bytes to read of a row, and how many of them are wanted."""
@@ -246,7 +243,16 @@ def read_values(
     """
     tensor.type.require_usable(tensor.name)
     require_decodable(tensor)
-    source = TensorSource(checkpoint, tensor, 0, tensor.rows, dtype, meter or Meter())
+    meter = meter or Meter()
+    plain = value_dtype(tensor.type)
+    if workers is not None and plain is not None and tensor.order == "<" and tensor.elements <= workers.piece:
+        workers.keep(tensor.nbytes, f"tensor {tensor.name}")  # a vector: what follows takes longer than to read it
+        values = torch.empty(tensor.shape, dtype=plain, device="cpu")
+        started = time.perf_counter()
+        checkpoint.read_into(tensor, values.view(-1).view(torch.uint8).numpy().data)
+        meter.read(tensor.nbytes, time.perf_counter() - started)
+        return values
+    source = TensorSource(checkpoint, tensor, 0, tensor.rows, dtype, meter)
     return lazy_tensor(source, tensor.shape, workers).materialise()
 
 

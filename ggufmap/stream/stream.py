@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ggufmap.mapping.plan import Assignment
 from ggufmap.mapping.transforms import KINDS
 from ggufmap.stream.ahead import ReadAhead
 from ggufmap.stream.dequantise import require_decodable, value_dtype
-from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor
+from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor, unseen
 from ggufmap.stream.sources import Meter, StackSource, TensorSource, read_values
 from ggufmap.stream.transforms import apply
 from ggufmap.stream.workers import Workers
@@ -71,17 +72,27 @@ def stream(
         distance = min(_AHEAD, workers.budget.limit // 4)
         ahead = stack.enter_context(ReadAhead(checkpoint, tensors, distance, forget=forget))
         reading = _Reading(checkpoint, dtype, workers, lazy or Lazy())
+        given: deque[tuple[int, int]] = deque()  # what must be done for how many bytes to be
         for assignment in assignments:
             for name, tensor, nbytes in reading.tensors(assignment):
                 yield name, tensor if lazy is not None else _dense(tensor)
                 del tensor
                 workers.budget.release()
                 ahead.advance(nbytes)
-                if progress is not None:
-                    progress(nbytes)
+                given.append((workers.given, nbytes))
+                _tell(given, workers.done, ahead, progress)
         workers.drain()
+        _tell(given, workers.done, ahead, progress)
     for split in checkpoint.splits:
         split.source.require_unchanged()
+
+
+def _tell(given: deque[tuple[int, int]], done: int, ahead: ReadAhead, progress: Callable[[int], None] | None) -> None:
+    while given and given[0][0] <= done:
+        _, nbytes = given.popleft()
+        ahead.leave(nbytes)
+        if progress is not None:
+            progress(nbytes)
 
 
 @dataclass(slots=True)
@@ -146,9 +157,10 @@ class _Reading:
         exact = torch.float32 if KINDS[assignment.transform.name].computes else self.dtype
         sizes = [tensor.elements * (value_dtype(tensor.type) or exact).itemsize for tensor in stored]
         self.workers.keep(sum(sizes), f"tensor {', '.join(assignment.tensors)}")  # what the transform makes
-        inputs = [read_values(self.checkpoint, tensor, exact, self.workers, self.lazy.meter) for tensor in stored]
-        outputs = list(zip(assignment.checkpoint, apply(assignment.transform, inputs), strict=True))
-        del inputs
+        with unseen():
+            inputs = [read_values(self.checkpoint, tensor, exact, self.workers, self.lazy.meter) for tensor in stored]
+            outputs = list(zip(assignment.checkpoint, apply(assignment.transform, inputs), strict=True))
+            del inputs
         for index, (name, values) in enumerate(outputs):
             yield name, values, sum(t.nbytes for t in stored) if index == 0 else 0
 

@@ -29,7 +29,7 @@ _MAX_THREADS = 8
 _MAX_PIECE = 1 << 21  # values: 8 MiB of float32, which the caches hold until they are converted
 _MIN_PIECE = 1 << 16  # values: less costs more in calls than another thread gains
 _VALUE_BYTES = 8  # a value of a piece: four bytes or less as it is stored, four decoded
-_QUEUED = 4  # pieces per thread that wait at most
+_QUEUED = 256  # pieces that wait at most: they hold no memory, and a thread that never waits is not waited for
 _BUFFER_SHARE = 4  # the threads' buffers take at most a quarter of the limit
 
 Buffer = npt.NDArray[np.uint8]
@@ -126,7 +126,9 @@ class Workers:
         self.background = background
         self.lanes = lanes or Lanes()
         self._pinned = pinned
-        self.pending: deque[Future[None]] = deque()
+        self.given = self.done = 0
+        """Pieces that the threads were given, and how many of them, from the first one on, are known to be done."""
+        self._pending: deque[Future[None]] = deque()
         self.budget = budget or Budget()
         self.threads = threads or min(_MAX_THREADS, _cores())
         buffers = self.threads + 1  # the caller's own thread works, too
@@ -162,8 +164,9 @@ class Workers:
                 work(item)
             return
         for item in found:
-            self.pending.append(self._pool.submit(work, item))
-            self._settle(_QUEUED * self.threads)
+            self._pending.append(self._pool.submit(work, item))
+            self.given += 1
+            self._settle(_QUEUED)
         if not self.background:
             self.drain()
 
@@ -173,13 +176,14 @@ class Workers:
 
     def _settle(self, left: int) -> None:
         try:
-            while len(self.pending) > left:
-                self.pending.popleft().result()
+            while len(self._pending) > left or (self._pending and self._pending[0].done()):
+                self._pending.popleft().result()
+                self.done += 1
         except BaseException:
-            for future in self.pending:
+            for future in self._pending:
                 future.cancel()
-            wait(self.pending)
-            self.pending.clear()
+            wait(self._pending)
+            self._pending.clear()
             raise
 
     def keep(self, nbytes: int, what: str) -> None:

@@ -120,22 +120,6 @@ def test_both_decoders_agree(stored: tuple[str, Checkpoint]) -> None:
         assert_same_bits(torch.from_numpy(values), reference(name, ROWS))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "MXFP4"])
-def test_rounding_part_by_part_is_rounding_once(name: str, dtype: torch.dtype) -> None:
-    type = TYPE[name]
-    count = 2 * dequantise.ROUNDED // type.block + 3
-    raw = np.resize(blocks(name, 64), (count, type.bytes)).reshape(-1)
-    values = np.empty((count, type.block), dtype=np.float32)
-    rounded = torch.empty(count, type.block, dtype=dtype)
-    with np.errstate(all="ignore"):
-        dequantise.decode(type, raw, values)
-    scratch = np.empty(dequantise.ROUNDED * 4, dtype=np.uint8)
-    dequantise.decode_rounded(type, raw, rounded, scratch)
-    wanted = torch.from_numpy(values).to(dtype)
-    assert ((rounded == wanted) | (rounded.isnan() & wanted.isnan())).all()
-
-
 def test_decoding_stays_on_its_thread() -> None:
     """libgguf would start threads of its own for many rows, at every call: with those of the load, too many."""
     type = TYPE["Q8_0"]
