@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,7 +220,7 @@ def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
 
     before = dict(model.named_parameters())
     ledger = Ledger(before)
-    with torch.no_grad(), ledger, Settling(workers):
+    with torch.no_grad(), _quietly(), ledger, Settling(workers):
         model.load_weights(weights)
     workers.drain()
     after = dict(model.named_parameters())
@@ -234,6 +236,21 @@ def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
             hint="`ggufmap audit MODEL` traces the mapping without loading; please report what it says.",
         )
     return len(after)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """vLLM warns of each float32 norm of a bfloat16 model (v0.32.0, model_executor/models/utils.py): most of a file."""
+
+    def other(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Attempted to load weight %s with dtype")
+
+    log = logging.getLogger("vllm.model_executor.models.utils")
+    log.addFilter(other)
+    try:
+        yield
+    finally:
+        log.removeFilter(other)
 
 
 def _log(message: str, *args: object) -> None:

@@ -93,8 +93,14 @@ def audit_offline(model: Path, _: Path) -> Result:
 
 def load_ours(model: Path, scratch: Path) -> Result:
     """Into the real vLLM model on the CPU, in bfloat16."""
+    import libgguf  # noqa: F401
     import torch
 
+    import ggufmap.mapping.infer
+    import ggufmap.mapping.storage
+    import ggufmap.serving.memory
+    import ggufmap.serving.progress
+    import ggufmap.stream.packed  # noqa: F401
     from ggufmap.serving.loader import load_into
 
     folder = _model_dir(model, scratch)
