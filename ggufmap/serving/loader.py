@@ -219,8 +219,8 @@ def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
     from ggufmap.target.ledger import Ledger
 
     before = dict(model.named_parameters())
-    ledger = Ledger(before)
-    with torch.no_grad(), _quietly(), ledger, Settling(workers):
+    ledger = Ledger(before, before=Settling(workers).before)
+    with torch.no_grad(), _quietly(), ledger:
         model.load_weights(weights)
     workers.drain()
     after = dict(model.named_parameters())

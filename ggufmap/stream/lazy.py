@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ggufmap.stream.lanes import Put
 from ggufmap.stream.workers import Buffer, Workers
@@ -170,28 +169,24 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
                 self.counter.took(time.perf_counter() - started)
 
 
-class Settling(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
-    """While active, copies from lazy tensors may go on in the background, and nothing else notices.
+class Settling:
+    """Lets copies from lazy tensors go on in the background, so that nothing else notices.
 
-    Any other operation on memory that such a copy writes to, views apart, first waits for all of them.
+    `before` is to be told of every operation: one that touches memory which such a copy writes to, views apart, first
+    waits for all of them.
     """
 
     def __init__(self, workers: Workers) -> None:
-        super().__init__()
         self._workers = workers
         self._written: set[int] = set()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing here is compiled, and torch's guard against it costs more than the rest
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """`func` is about to be called with these."""
         if func is _aten.copy_.default and isinstance(args[1], LazyTensor):
             self._written.add(_storage(args[0]))
         elif self._written and not func.is_view and self._touches((args, kwargs)):
             self._workers.drain()
             self._written.clear()
-        return func(*args, **(kwargs or {}))
 
     def _touches(self, values: Any) -> bool:
         """Whether any of the tensors has values in memory that is written to."""

@@ -10,8 +10,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import islice
 from types import TracebackType
 from typing import TypeVar
 
@@ -88,6 +89,8 @@ class Budget:
 
     def release(self) -> None:
         """Free all that was kept."""
+        if not self._kept:
+            return
         with self._changed:
             self._add(-self._kept)
             self._kept = 0
@@ -166,7 +169,8 @@ class Workers:
         for item in found:
             self._pending.append(self._pool.submit(work, item))
             self.given += 1
-            self._settle(_QUEUED)
+            if len(self._pending) >= _QUEUED:
+                self._settle(_QUEUED // 2)
         if not self.background:
             self.drain()
 
@@ -175,8 +179,11 @@ class Workers:
         self._settle(0)
 
     def _settle(self, left: int) -> None:
+        """Wait until at most `left` pieces are pending: for all others together, to be woken only once."""
         try:
-            while len(self._pending) > left or (self._pending and self._pending[0].done()):
+            surplus = max(len(self._pending) - left, 0)
+            wait(list(islice(self._pending, surplus)), return_when=FIRST_EXCEPTION)
+            for _ in range(surplus):
                 self._pending.popleft().result()
                 self.done += 1
         except BaseException:

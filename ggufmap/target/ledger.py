@@ -7,7 +7,7 @@ whatever a loader does ends in an in-place operation on a view of the parameter.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _MAX_RUNS = 1 << 23  # pieces of one parameter that are told apart: 128 MiB of positions
 # Operations that write some elements of the tensor they are given, chosen by values: no view says which.
+_Before = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]
 _BY_INDEX = ("index", "scatter", "masked", "put_", "_index_put_impl")
 
 
@@ -60,12 +61,16 @@ class _Effect:
 class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
     """Records writes to `parameters` while active.
 
+    `before` is called with every operation that is more than a view, and its arguments, ahead of it.
     With `provenance`, also which named source tensor each write took its values from: sources are announced with
     `source`, and every tensor computed from a source counts as that source.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.Tensor], provenance: bool = False) -> None:
+    def __init__(
+        self, parameters: Mapping[str, torch.Tensor], provenance: bool = False, before: _Before | None = None
+    ) -> None:
         super().__init__()
+        self._before = before
         self._parameters = dict(parameters)
         self._owner = {_storage(tensor): name for name, tensor in self._parameters.items()}
         self._original = {name: _storage(tensor) for name, tensor in self._parameters.items()}
@@ -102,13 +107,18 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
         effect = self._effect(func)
+        if effect.view and not effect.written:  # has the storage that is known already
+            return func(*args, **kwargs)
+        if self._before is not None:
+            self._before(func, args, kwargs)
+        out = func(*args, **kwargs)
         if effect.written:
             for index in effect.written:
                 if index < len(args) and isinstance(args[index], torch.Tensor):
                     self._record(func, args[index], args)
-        elif not effect.view:  # a view has the storage that is known already
+        else:
             self._compute(args, out)
             if self._provenance:
                 self._propagate(args, out)

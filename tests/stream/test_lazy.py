@@ -25,6 +25,12 @@ from ggufmap.stream.lanes import Put
 from ggufmap.stream.lazy import LazyTensor, lazy_tensor
 from ggufmap.stream.sources import Meter, StackSource, TensorSource
 from ggufmap.stream.transforms import apply
+from ggufmap.target.ledger import Ledger
+
+
+def settling(workers: Workers) -> Ledger:
+    """What a load is watched by."""
+    return Ledger({}, before=Settling(workers).before)
 
 
 class Matrix:
@@ -245,7 +251,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_a_copy_in_the_background_is_done_before_anything_sees_its_destination(name: str) -> None:
     source = Slow(torch.randn(8, 8))
     parameter, other = torch.full((8, 8), float("nan")), torch.ones(4)
-    with Workers(threads=2, background=True) as workers, Settling(workers):
+    with Workers(threads=2, background=True) as workers, settling(workers):
         parameter.copy_(lazy_tensor(source, (8, 8), workers))
         assert workers.done < workers.given
         other.mul_(2)
@@ -260,7 +266,7 @@ def test_an_operation_on_nothing_waits_for_nothing() -> None:
     """vLLM fills what is padded of an embedding with zeros, also where nothing is."""
     source = Slow(torch.randn(8, 8))
     parameter = torch.full((8, 8), float("nan"))
-    with Workers(threads=2, background=True) as workers, Settling(workers):
+    with Workers(threads=2, background=True) as workers, settling(workers):
         parameter.copy_(lazy_tensor(source, (8, 8), workers))
         parameter[8:].fill_(0)
         assert workers.done < workers.given
@@ -270,7 +276,7 @@ def test_an_operation_on_nothing_waits_for_nothing() -> None:
 def test_copies_in_the_background_are_all_done_at_the_end() -> None:
     sources = [Slow(torch.randn(8, 8)) for _ in range(20)]
     parameters = [torch.full((8, 8), float("nan")) for _ in sources]
-    with Workers(threads=4, background=True) as workers, Settling(workers):
+    with Workers(threads=4, background=True) as workers, settling(workers):
         for source, parameter in zip(sources, parameters, strict=True):
             parameter.copy_(lazy_tensor(source, (8, 8), workers))
     assert all(torch.equal(p, s.values) for p, s in zip(parameters, sources, strict=True))
