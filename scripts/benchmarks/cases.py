@@ -46,18 +46,24 @@ def measured(result: Result, model: Path | None = None) -> Iterator[None]:
 
 
 def _have_memory(nbytes: int) -> None:
-    """Touch as much memory and give it back: a virtual machine's host takes back what is free for some seconds.
+    """Touch as much memory and give it back: a virtual machine's host takes what is free for some seconds.
 
-    Getting it again takes longer than a load, and whose process happens to come first, or imports longest, would pay.
+    Getting it again takes longer than a load; whose process imports longest would pay most. Old pages of the page cache
+    make room now, too.
     """
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with mmap.mmap(-1, min(nbytes, free), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+    size = min(nbytes, _kilobytes("/proc/meminfo", "MemAvailable") // 2)
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for start in range(0, len(memory), mmap.PAGESIZE):
             memory[start] = 1
 
 
 def _memory(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    return _kilobytes("/proc/self/status", key)
+
+
+def _kilobytes(file: str, key: str) -> int:
+    """What a line of a file in /proc says, in bytes."""
+    lines = Path(file).read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{key}:")).split()[1]) * 1024
 
 
@@ -115,7 +121,8 @@ def load_ours(model: Path, scratch: Path) -> Result:
     import ggufmap.mapping.storage
     import ggufmap.serving.memory
     import ggufmap.serving.progress
-    import ggufmap.stream.packed  # noqa: F401
+    import ggufmap.stream.packed
+    import ggufmap.target.ledger  # noqa: F401
     from ggufmap.serving.loader import load_into
 
     folder = _model_dir(model, scratch)

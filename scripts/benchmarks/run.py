@@ -256,14 +256,14 @@ def print_table(report: Result) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="rounds (default 5; slow peers: every other)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name contains this")
+    parser.add_argument("--only", default="", metavar="TEXT[,TEXT]", help="only cases whose name contains one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each run too, to FILE")
     parser.add_argument("--peer-only", action="store_true", help="install the peers, print where, measure nothing")
     options = parser.parse_args()
     if options.peer_only:
         print(peer_folder())
         return 0
-    names = [name for name in TITLES if options.only in name]
+    names = [name for name in TITLES if any(text in name for text in options.only.split(","))]
     if not names or options.runs < 1:
         parser.error(f"nothing to run; cases: {', '.join(TITLES)}")
     peer_folder()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -52,6 +53,40 @@ def model_dir(folder: Path, gguf: Path) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
+
+
+def test_the_warning_of_every_norm_is_left_out_and_no_other(tmp_path: Path) -> None:
+    """By vLLM's own loader, whose warning it is."""
+    from vllm.model_executor.models.utils import AutoWeightsLoader
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("vllm.model_executor.models.utils")
+
+    class Vllm(Model):
+        def __init__(self) -> None:
+            super().__init__({})
+            self.model = nn.Module()
+            for name, shape in (("embed_tokens", (48, 64)), ("norm", (64,))):
+                holder = nn.Module()
+                holder.weight = nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16), requires_grad=False)
+                self.model.add_module(name, holder)
+
+        def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+            log.warning("something else")
+            wanted = (pair for pair in weights if pair[0] in NAMES)
+            AutoWeightsLoader(self).load_weights(wanted)
+
+    folder = model_dir(tmp_path / "d", small.write_llama(tmp_path / "m.gguf"))
+    log.addHandler(handler)
+    try:
+        load_into(Vllm(), folder, torch.bfloat16)
+        assert said == ["something else"]
+        AutoWeightsLoader(Vllm()).load_weights([("model.norm.weight", torch.ones(64))])
+        assert len(said) == 2 and "torch.float32" in said[1]  # as it is when another loads
+    finally:
+        log.removeHandler(handler)
 
 
 def test_parameters_hold_the_file_s_values(tmp_path: Path) -> None:
