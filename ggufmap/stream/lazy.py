@@ -146,9 +146,17 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
             return
         if self.numel() == 0 or destination.is_meta:  # vLLM's online quantisation counts a copy there before it loads
             return
-        pieces = _pieces(self.layout_, destination, self.source, self.workers.piece_of(self.numel()))
-        self.workers.each(partial(self._fill, self.workers.lanes.mark(destination.device)), pieces)
+        pieces = list(_pieces(self.layout_, destination, self.source, self.workers.piece_of(self.numel())))
+        work = partial(self._fill, self.workers.lanes.mark(destination.device))
+        self.workers.each(work, pieces, large=not self._fits(pieces[0][0]))
         self.counter.copied += self.layout_.numel()
+
+    def _fits(self, layout: torch.Tensor) -> bool:
+        """Whether a piece needs no more memory than its thread's buffer, as whole rows never do."""
+        if self.source.group == 1 and layout.shape[-1:] == self.source.shape[1:]:
+            return True
+        window = _window(layout, self.source)
+        return self.workers.fits(self.source.need(window.rows, window.columns))
 
     def _fill(self, mark: Any, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
         layout, part = piece

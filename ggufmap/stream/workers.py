@@ -132,6 +132,7 @@ class Workers:
         self.given = self.done = 0
         """Pieces that the threads were given, and how many of them, from the first one on, are known to be done."""
         self._pending: deque[Future[None]] = deque()
+        self._large = False  # one that is pending may take memory beyond its thread's buffer
         self.budget = budget or Budget()
         self.threads = threads or min(_MAX_THREADS, _cores())
         buffers = self.threads + 1  # the caller's own thread works, too
@@ -159,9 +160,17 @@ class Workers:
         """The piece size that keeps all threads busy with `values` values, and what comes after them if it can."""
         return self.piece if self.background else min(self.piece, max(_MIN_PIECE, -(-values // self.threads)))
 
-    def each(self, work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
-        """`work` on every item, on the threads when there are several. The first error is raised, here or later."""
+    def fits(self, nbytes: int) -> bool:
+        """Whether `scratch` of so many bytes is a thread's own buffer."""
+        return nbytes <= self.piece * _VALUE_BYTES
+
+    def each(self, work: Callable[[_Item], None], items: Iterable[_Item], *, large: bool = False) -> None:
+        """`work` on every item, on the threads when there are several. The first error is raised, here or later.
+
+        `large` work needs scratch memory that does not fit a thread's buffer.
+        """
         found = list(items)
+        self._large = self._large or large
         if self.threads == 1 or (len(found) == 1 and not self.background):
             for item in found:
                 work(item)
@@ -194,22 +203,22 @@ class Workers:
             raise
 
     def keep(self, nbytes: int, what: str) -> None:
-        """Account `nbytes` until the budget's `release`, if need be when nothing runs any more that may want them."""
-        if not self.budget.try_keep(nbytes):
+        """Account `nbytes` until the budget's `release`; where pending work may want them, after that is done."""
+        if self._large or not self.budget.try_keep(nbytes):
             self.drain()
+            self._large = False
             self.budget.keep(nbytes, what)
 
     @contextmanager
     def scratch(self, nbytes: int, what: str) -> Iterator[Buffer]:
         """At least `nbytes` of memory for the block: this thread's buffer, or, for more than fits, some of its own."""
-        size = self.piece * _VALUE_BYTES
-        if nbytes > size:
+        if not self.fits(nbytes):
             with self.budget.hold(nbytes, what):
                 yield host_memory(nbytes, pinned=False)  # locking it would take longer than it saves
             return
         buffer: Buffer | None = getattr(self._local, "buffer", None)
         if buffer is None:
-            buffer = self._local.buffer = host_memory(size, pinned=self._pinned)
+            buffer = self._local.buffer = host_memory(self.piece * _VALUE_BYTES, pinned=self._pinned)
         yield buffer
 
 

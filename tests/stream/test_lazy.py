@@ -124,6 +124,24 @@ def test_what_is_small_is_not_read_behind_what_the_threads_do() -> None:
         release.set()
 
 
+def test_what_is_kept_does_not_take_the_memory_of_what_is_pending() -> None:
+    """A vector is read while pieces wait that need all there is: they come first."""
+
+    class Large(Matrix):
+        def need(self, rows: slice, columns: slice) -> int:
+            return free
+
+    release = threading.Event()
+    source, parameter = Large(torch.randn(4, 8), group=4), torch.empty(4, 8)
+    with Workers(threads=2, background=True) as workers:
+        free = workers.budget.limit - workers.budget.used
+        workers.each(lambda _: release.wait(60), [0, 1])
+        parameter.copy_(lazy_tensor(source, (4, 8), workers))
+        threading.Timer(0.1, release.set).start()
+        workers.keep(1000, "a vector")
+        assert torch.equal(parameter, source.values)
+
+
 def test_a_copy_rounds_once_into_the_destination() -> None:
     source = Matrix(torch.randn(300, 8192))  # several pieces
     out = torch.empty(300, 8192, dtype=torch.bfloat16)
