@@ -7,6 +7,7 @@ peak memory is the pieces in flight, with no code of ours per kind of layer. Any
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -226,9 +227,18 @@ def lazy_tensor(
     source: Source, shape: Sequence[int], workers: Workers | None = None, counter: Counter | None = None
 ) -> LazyTensor:
     """A lazy tensor over all of `source`, seen with `shape` (the same number of values, rows whole)."""
+    return lazy_tensors(source, [shape], workers or Workers(threads=1), counter or Counter())[0]
+
+
+def lazy_tensors(
+    source: Source, shapes: Sequence[Sequence[int]], workers: Workers, counter: Counter
+) -> list[LazyTensor]:
+    """Lazy tensors over the rows of `source`, one behind another, all of them; each of whole rows."""
+    rows = [math.prod(shape) // source.shape[1] for shape in shapes]
     with unseen():
-        layout = torch.empty(tuple(shape), dtype=source.dtype, device="meta")
-        return LazyTensor(source, layout, workers or Workers(threads=1), counter or Counter())
+        parts = torch.empty(source.shape, dtype=source.dtype, device="meta").split(rows)
+        layouts = [part.view(tuple(shape)) for part, shape in zip(parts, shapes, strict=True)]
+        return [LazyTensor(source, layout, workers, counter) for layout in layouts]
 
 
 def in_parts(tensor: torch.Tensor, values: int) -> Iterator[torch.Tensor]:

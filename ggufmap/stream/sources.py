@@ -54,7 +54,7 @@ class Meter:
 
 
 class TensorSource:
-    """`count` rows of a stored tensor from row `first`, through a transform that keeps groups of `group` rows together.
+    """The rows of a stored tensor, through a transform that keeps groups of `group` rows together.
 
     Quantised values are said to be of `dtype`, but come as float32, to be rounded once, to nearest even, where they are
     copied to; plain ones come in the type they are stored in.
@@ -64,20 +64,17 @@ class TensorSource:
         self,
         checkpoint: Checkpoint,
         tensor: Tensor,
-        first: int,
-        count: int,
         dtype: torch.dtype,
         meter: Meter,
         transform: Transform | None = None,
         group: int = 1,
     ) -> None:
         self.name = tensor.name
-        self.shape = (count, tensor.columns)
+        self.shape = (tensor.rows, tensor.columns)
         self.dtype = value_dtype(tensor.type) or dtype
         self.group = group
         self.block = tensor.type.block
         self._stored = Stored(checkpoint, tensor, meter)
-        self._first = first
         self._transform = transform
 
     def fills(self, dtype: torch.dtype) -> bool:
@@ -99,8 +96,7 @@ class TensorSource:
         `out` itself if it is given (contiguous, on the CPU, of a dtype that `fills`) and could be filled; else they lie
         in `scratch`, or by themselves. With `put` they are where that puts the bytes.
         """
-        rows_read = slice(self._first + rows.start, self._first + rows.stop)
-        values = self._stored.read(rows_read, columns, scratch, out, put)
+        values = self._stored.read(rows, columns, scratch, out, put)
         if self._transform is None:
             return values
         heads = (rows.stop - rows.start) // self.group
@@ -252,7 +248,7 @@ def read_values(
         checkpoint.read_into(tensor, values.view(-1).view(torch.uint8).numpy().data)
         meter.read(tensor.nbytes, time.perf_counter() - started)
         return values
-    source = TensorSource(checkpoint, tensor, 0, tensor.rows, dtype, meter)
+    source = TensorSource(checkpoint, tensor, dtype, meter)
     return lazy_tensor(source, tensor.shape, workers).materialise()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from ggufmap.mapping.plan import Assignment
 from ggufmap.mapping.transforms import KINDS
 from ggufmap.stream.ahead import ReadAhead
 from ggufmap.stream.dequantise import require_decodable, value_dtype
-from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor, unseen
+from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor, lazy_tensors, unseen
 from ggufmap.stream.sources import Meter, StackSource, TensorSource, read_values
 from ggufmap.stream.transforms import apply
 from ggufmap.stream.workers import Workers
@@ -130,21 +129,12 @@ class _Reading:
         transform = assignment.transform
         row_group = KINDS[transform.name].row_group
         group = 1 if row_group is None else row_group((stored.rows, stored.columns), transform.argument or 0)
-        first = 0
-        for name, shape in zip(assignment.checkpoint, assignment.shapes, strict=True):
-            count = math.prod(shape) // stored.columns
-            source = TensorSource(
-                self.checkpoint,
-                stored,
-                first,
-                count,
-                self.dtype,
-                self.lazy.meter,
-                transform if group > 1 else None,
-                group,
-            )
-            yield name, lazy_tensor(source, shape, self.workers, self.lazy.counter), count * stored.row_bytes
-            first += count
+        source = TensorSource(
+            self.checkpoint, stored, self.dtype, self.lazy.meter, transform if group > 1 else None, group
+        )
+        tensors = lazy_tensors(source, assignment.shapes, self.workers, self.lazy.counter)
+        for name, tensor in zip(assignment.checkpoint, tensors, strict=True):
+            yield name, tensor, tensor.numel() // stored.columns * stored.row_bytes
 
     def _stack(self, assignment: Assignment, stored: list[Tensor]) -> Iterator[tuple[str, torch.Tensor, int]]:
         """Stacks of experts that are put together expert by expert."""

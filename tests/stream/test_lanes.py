@@ -78,7 +78,7 @@ QUANTISED = sorted(t.name for t in TYPES.values() if t.block > 1 and decodes_on_
 @pytest.mark.parametrize("name", [*QUANTISED, "F16", "BF16", "F32"])
 def test_values_are_those_of_the_host(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     with open_checkpoint(written(tmp_path / "f.gguf", [name])) as checkpoint:
-        source = TensorSource(checkpoint, checkpoint.tensors[name], 0, ROWS, torch.bfloat16, Meter())
+        source = TensorSource(checkpoint, checkpoint.tensors[name], torch.bfloat16, Meter())
         host, lanes = torch.empty(ROWS, COLUMNS, dtype=dtype), Apart()
         there, part = torch.zeros_like(host), torch.zeros(ROWS, COLUMNS // 2, dtype=dtype)
         host.copy_(lazy_tensor(source, (ROWS, COLUMNS)))
@@ -131,7 +131,7 @@ def test_a_stack_is_put_together_there(tmp_path: Path) -> None:
 
 def test_big_endian_numbers_are_swapped_on_the_way(tmp_path: Path) -> None:
     with open_checkpoint(written(tmp_path / "f.gguf", ["F32"], gguf.GGUFEndian.BIG)) as checkpoint:
-        source = TensorSource(checkpoint, checkpoint.tensors["F32"], 0, ROWS, torch.bfloat16, Meter())
+        source = TensorSource(checkpoint, checkpoint.tensors["F32"], torch.bfloat16, Meter())
         there = torch.zeros(ROWS, COLUMNS)
         with Workers(threads=2, lanes=Apart()) as workers:
             there.copy_(lazy_tensor(source, (ROWS, COLUMNS), workers))

@@ -22,7 +22,7 @@ from ggufmap.mapping import resolve
 from ggufmap.mapping.transforms import Transform
 from ggufmap.stream import Lazy, Settling, Workers, stream
 from ggufmap.stream.lanes import Put
-from ggufmap.stream.lazy import LazyTensor, lazy_tensor
+from ggufmap.stream.lazy import Counter, LazyTensor, lazy_tensor, lazy_tensors
 from ggufmap.stream.sources import Meter, StackSource, TensorSource
 from ggufmap.stream.transforms import apply
 from ggufmap.target.ledger import Ledger
@@ -198,9 +198,8 @@ def test_ranks_together_read_the_file_once(tmp_path: Path, ranks: int) -> None:
 
 
 def _expert(checkpoint: Checkpoint, tensor: Tensor, expert: int, meter: Meter) -> LazyTensor:
-    rows = tensor.shape[1]
-    source = TensorSource(checkpoint, tensor, expert * rows, rows, torch.bfloat16, meter)
-    return lazy_tensor(source, tensor.shape[1:])
+    source = TensorSource(checkpoint, tensor, torch.bfloat16, meter)
+    return lazy_tensors(source, [tensor.shape[1:]] * tensor.shape[0], Workers(threads=1), Counter())[expert]
 
 
 @pytest.mark.parametrize("name", ["stacked_columns", "alternating_columns", "join_rows"])
