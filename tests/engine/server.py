@@ -21,6 +21,7 @@ from engine import harness
 GGUFMAP = (sys.executable, "-m", "ggufmap.cli.main")
 READY_S = 900
 STOP_S = 120
+GONE_S = 60
 
 
 def free_port() -> int:
@@ -87,6 +88,13 @@ class Server:
         found = list(self.family.values())
         found += [p for p in psutil.process_iter() if _session(p.pid) == self.process.pid]
         return sorted({str(p) for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE})
+
+    def left_behind(self, seconds: float = GONE_S) -> list[str]:
+        """What is still there when the others have had so long to end: resource trackers outlive what they track."""
+        until = time.monotonic() + seconds
+        while self.running() and time.monotonic() < until:
+            time.sleep(0.2)
+        return self.running()
 
     def stop(self) -> int:
         """SIGTERM; the exit code. TimeoutExpired when it does not go."""

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +25,6 @@ QUESTIONS = {
     "Monday, Tuesday, Wednesday,": ("Thursday",),
     "The opposite of hot is": ("cold",),
 }
-GONE_S = 60
 
 
 def dry_run(gguf: Path, *options: str, **changes: str) -> list[str]:
@@ -99,10 +97,7 @@ def test_stops_when_told(server: Server) -> None:
     """Last, since the server is gone afterwards."""
     assert not can_bind(server.port)
     assert server.stop() == 0, server.said()[-4000:]
-    until = time.monotonic() + GONE_S
-    while server.running() and time.monotonic() < until:
-        time.sleep(0.2)
-    assert server.running() == []
+    assert server.left_behind() == []
     assert can_bind(server.port)
 
 
@@ -132,7 +127,7 @@ def test_the_file_changes_before_the_load(tiny: TinyFactory, tmp_path: Path, spo
     with Server(command, port, tmp_path / "log") as server:
         assert server.process.wait(READY_S) not in (0, None)
         assert "FileError" in server.said() and str(gguf) in server.said()
-        assert server.running() == []
+        assert server.left_behind() == []
 
 
 def test_an_unknown_file_is_refused_at_once(tmp_path: Path) -> None:

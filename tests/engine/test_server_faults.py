@@ -43,13 +43,6 @@ def wait_until(what: str, condition: Any, server: Server, seconds: float = 300) 
         time.sleep(0.05)
 
 
-def gone(server: Server, seconds: float = 60) -> bool:
-    until = time.monotonic() + seconds
-    while server.running() and time.monotonic() < until:
-        time.sleep(0.2)
-    return server.running() == []
-
-
 def engine_of(server: Server) -> psutil.Process | None:
     """The process that holds the model: the server's child that is named so by vLLM."""
     for child in psutil.Process(server.process.pid).children(recursive=True):
@@ -65,7 +58,7 @@ def test_stopped_while_the_engine_starts(tiny: TinyFactory, tmp_path: Path) -> N
         wait_until("engine", lambda: engine_of(server) is not None, server)
         time.sleep(3)  # its imports, or already the load
         assert server.stop() == 128 + signal.SIGTERM, server.said()[-3000:]
-        assert gone(server), server.running()
+        assert server.left_behind() == []
     assert "stopped by SIGTERM while starting" in server.said()
     assert can_bind(port)
 
@@ -79,7 +72,7 @@ def test_a_taken_port_is_said_before_the_load(tiny: TinyFactory, tmp_path: Path)
             assert server.process.wait(300) == 2
             assert f"error: port {port} is taken: another server listens there" in server.said()
             assert "every element written once" not in server.said()
-            assert gone(server), server.running()
+            assert server.left_behind() == []
 
 
 def test_stopped_during_requests(tiny: TinyFactory, tmp_path: Path) -> None:
@@ -104,7 +97,7 @@ def test_stopped_during_requests(tiny: TinyFactory, tmp_path: Path) -> None:
         for asker in askers:
             asker.join(STOP_S)
         assert len(answers) == _REQUESTS  # nobody waits for ever
-        assert gone(server), server.running()
+        assert server.left_behind() == []
     assert can_bind(port)
 
 
@@ -123,7 +116,7 @@ def test_an_engine_that_dies_takes_the_server_with_it(tiny: TinyFactory, tmp_pat
         with suppress(OSError):  # vLLM notices at the latest when somebody asks
             server.ask("/v1/completions", {"model": name, "prompt": [5], "max_tokens": 2})
         assert server.process.wait(STOP_S) == 1, server.said()[-3000:]
-        assert gone(server), server.running()
+        assert server.left_behind() == []
     assert "EngineDeadError" in server.said() or "EngineCore" in server.said()
 
 

@@ -134,4 +134,4 @@ def test_when_forced_endless_loops_end_one_request(forced: Server) -> None:
     assert_completes(forced)
     assert forced.stop() == 0, forced.said()[-3000:]
     assert "a thread has not ended within 10 s: left behind" in forced.said()
-    assert forced.running() == []
+    assert forced.left_behind() == []
