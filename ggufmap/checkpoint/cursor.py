@@ -125,27 +125,30 @@ class Cursor:
 
     def skip_strings(self, count: int) -> None:
         """Step over `count` length-prefixed strings; vocabularies are long."""
-        unpack = struct.Struct(self.order + "Q").unpack_from
-        strings, of = None, b""
+        strings = _ShortStrings(self._window, self.order)
         while count:
-            if strings is None or of is not self._window:
-                strings, of = _ShortStrings(self._window, self.order), self._window
+            if strings.window is not self._window:
+                strings = _ShortStrings(self._window, self.order)
             self._at, passed = strings.pass_over(self._at, count)
             count -= passed
-            window, at, end = self._window, self._at, len(self._window)
-            one_by_one = min(count, _ONE_BY_ONE)
-            count -= one_by_one
-            while one_by_one and at + 8 <= end:
-                following = at + 8 + unpack(window, at)[0]
-                if following > end:
-                    break
-                at = following
-                one_by_one -= 1
-            self._at = at
-            if one_by_one:  # the next string crosses the window's edge
-                size = self.count(STRING_BYTES, unit_bytes=1)
-                self.skip(size)
-                count += one_by_one - 1
+            count -= self._skip_one_by_one(min(count, _ONE_BY_ONE))
+
+    def _skip_one_by_one(self, count: int) -> int:
+        """Step over up to `count` strings: to the last that begins in the window. How many."""
+        unpack = struct.Struct(self.order + "Q").unpack_from
+        window, at, end = self._window, self._at, len(self._window)
+        passed = 0
+        while passed < count and at + 8 <= end:
+            following = at + 8 + unpack(window, at)[0]
+            if following > end:
+                break
+            at = following
+            passed += 1
+        self._at = at
+        if passed < count:  # the next string crosses the window's edge
+            self.skip(self.count(STRING_BYTES, unit_bytes=1))
+            passed += 1
+        return passed
 
     def _need(self, size: int) -> None:
         if self._at + size <= len(self._window):
@@ -164,6 +167,7 @@ class _ShortStrings:
     """
 
     def __init__(self, window: bytes, order: str) -> None:
+        self.window = window
         data = np.frombuffer(window, dtype=np.uint8)
         zero = data == 0
         two = zero[:-1] & zero[1:]

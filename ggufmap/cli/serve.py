@@ -16,9 +16,9 @@ from ggufmap.errors import plural
 from ggufmap.serving.memory import DEFAULT, parse_size
 
 if TYPE_CHECKING:
-    from ggufmap.checkpoint.source import Place
     from ggufmap.remote.locate import Files
     from ggufmap.serving.preflight import Preflight
+    from ggufmap.serving.serve import ServeCommand
 
 _VllmOptions = Annotated[
     list[str] | None, typer.Argument(metavar="-- VLLM_OPTIONS", help="Options of `vllm serve`, after `--`.")
@@ -78,10 +78,9 @@ def serve(
         ggufmap serve hf://ORG/REPO:Q4_K_M  # audited over the network, then downloaded
     """
     from ggufmap.mapping.storage import Storage
-    from ggufmap.remote import locate
     from ggufmap.serving.port import check_port
     from ggufmap.serving.preflight import preflight
-    from ggufmap.serving.serve import online_quantisation, run, serve_command, speculative_config, vllm_world
+    from ggufmap.serving.serve import online_quantisation, serve_command, speculative_config, vllm_world
 
     extra = vllm_args or []
     memory = parse_size(max_host_memory, "--max-host-memory")
@@ -96,9 +95,7 @@ def serve(
         online=online,
         infer_unknown=force,
     )
-    draft_at, mmproj_at = (None if side is None else locate(side) for side in (draft, mmproj))
-    refuse = partial(_refuse, extra=extra, force=force)
-    files = _at_hand(locate(model), draft_at, mmproj_at, look, refuse, dry_run)
+    files = _at_hand(model, draft, mmproj, look, partial(_refuse, extra=extra, force=force), dry_run)
     if files is None:
         return
     found = look(files.model, draft=files.draft, mmproj=files.mmproj)
@@ -110,12 +107,7 @@ def serve(
         speculation = speculative_config(found, extra, enabled=not no_mtp, tokens=num_speculative_tokens)
         command = serve_command(found, (*chat, *extra), tokenizer=tokenizer, speculation=speculation, memory=memory)
         _say_odd(found, own=tokenizer is None)
-    if dry_run:
-        settings = [f"{key}={shlex.quote(value)}" for key, value in command.environment.items()]
-        typer.echo(" ".join([*settings, shlex.join(command.arguments)]))
-        return
-    note(f"Serving {command.served_name} from {files.model}: {shlex.join(command.arguments)}", "dim")
-    run(command)
+    _become(command, files, dry_run=dry_run)
 
 
 def _chat(found: Preflight, extra: list[str], given: Path | None, *, own: bool, force: bool) -> Sequence[str]:
@@ -136,28 +128,42 @@ def _say_odd(found: Preflight, *, own: bool) -> None:
         note(f"tokenizer: {odd}", "yellow")
 
 
+def _become(command: ServeCommand, files: Files, *, dry_run: bool) -> None:
+    """Run the command in this process's place, or print it with its environment."""
+    from ggufmap.serving.serve import run
+
+    if dry_run:
+        settings = [f"{key}={shlex.quote(value)}" for key, value in command.environment.items()]
+        typer.echo(" ".join([*settings, shlex.join(command.arguments)]))
+        return
+    note(f"Serving {command.served_name} from {files.model}: {shlex.join(command.arguments)}", "dim")
+    run(command)
+
+
 def _at_hand(
-    model: Place,
-    draft: Place | None,
-    mmproj: Place | None,
+    model: str,
+    draft: str | None,
+    mmproj: str | None,
     look: Callable[..., Preflight],
     refuse: Callable[[Preflight], object],
     dry_run: bool,
 ) -> Files | None:
     """The files, downloaded if need be, and only if they would be served. None where only asked what would be."""
-    from ggufmap.remote import fetch, to_download
+    from ggufmap.remote import fetch, locate, to_download
 
-    missing = [name for place in (model, draft, mmproj) if place is not None for name in to_download(place)]
+    place = locate(model)
+    draft_at, mmproj_at = (None if side is None else locate(side) for side in (draft, mmproj))
+    missing = [name for at in (place, draft_at, mmproj_at) if at is not None for name in to_download(at)]
     if missing:
-        found = look(model, draft=draft, mmproj=mmproj)
+        found = look(place, draft=draft_at, mmproj=mmproj_at)
         with found.checkpoint as checkpoint:
             refuse(found)
-            what = f"{plural(len(missing), 'file')} of {model}, {checkpoint.nbytes / 1e9:.1f} GB"
+            what = f"{plural(len(missing), 'file')} of {place}, {checkpoint.nbytes / 1e9:.1f} GB"
         if dry_run:
             note(f"would be downloaded first: {what}: {', '.join(missing)}")
             return None
         note(f"Downloading {what} ...", "dim")
-    return fetch(model, draft, mmproj)
+    return fetch(place, draft_at, mmproj_at)
 
 
 def _gate(found: Preflight, extra: list[str], *, force: bool) -> None:

@@ -218,8 +218,8 @@ def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
     from ggufmap.stream import Settling
     from ggufmap.target.ledger import Ledger
 
-    before = dict(model.named_parameters())
-    ledger = Ledger(before, before=Settling(workers).before)
+    parameters = dict(model.named_parameters())
+    ledger = Ledger(parameters, before=Settling(workers).before)
     with torch.no_grad(), _quietly(), ledger:
         model.load_weights(weights)
     workers.drain()
@@ -227,7 +227,7 @@ def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
     problems = {
         name: problem
         for name, tensor in after.items()
-        if name in before and (problem := ledger.problem(name, tensor)[1]) is not None
+        if name in parameters and (problem := ledger.problem(name, tensor)[1]) is not None
     }
     if problems:
         shown = "\n".join(f"  {name}: {problem}" for name, problem in sorted(problems.items())[:20])

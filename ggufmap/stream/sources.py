@@ -29,6 +29,7 @@ from ggufmap.stream.workers import Buffer, Workers
 _SEGMENT_BYTES = 256
 """Column parts at least this long are read row by row; shorter ones cost more calls than the bytes they save."""
 _TRANSFORMED = 8  # bytes: a value on its way through a transform, as float32, once or twice
+_NONE: Buffer = np.empty(0, dtype=np.uint8)
 _EDGE = 64  # bytes: parts of a buffer begin on a cache line
 
 
@@ -242,11 +243,9 @@ def read_values(
     meter = meter or Meter()
     plain = value_dtype(tensor.type)
     if workers is not None and plain is not None and tensor.order == "<" and tensor.elements <= workers.piece:
-        workers.keep(tensor.nbytes, f"tensor {tensor.name}")  # a vector: what follows takes longer than to read it
-        values = torch.empty(tensor.shape, dtype=plain, device="cpu")
-        started = time.perf_counter()
-        checkpoint.read_into(tensor, values.view(-1).view(torch.uint8).numpy().data)
-        meter.read(tensor.nbytes, time.perf_counter() - started)
+        workers.keep(tensor.nbytes, f"tensor {tensor.name}")  # a vector: a lazy one would take longer than to read it
+        stored, values = Stored(checkpoint, tensor, meter), torch.empty(tensor.shape, dtype=plain, device="cpu")
+        stored.read(slice(0, tensor.rows), stored.all_columns, _NONE, values.view(tensor.rows, -1))
         return values
     source = TensorSource(checkpoint, tensor, dtype, meter)
     return lazy_tensor(source, tensor.shape, workers).materialise()

@@ -78,7 +78,7 @@ def stream(
                 del tensor
                 workers.budget.release()
                 ahead.advance(nbytes)
-                given.append((workers.given, nbytes))
+                given.append((workers.done + len(workers.pending), nbytes))
                 _tell(given, workers.done, ahead, progress)
         workers.drain()
         _tell(given, workers.done, ahead, progress)

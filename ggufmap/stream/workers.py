@@ -27,7 +27,7 @@ DEFAULT_LIMIT = 1 << 30
 LEAST_LIMIT = 16 << 20
 
 _MAX_THREADS = 8
-_MAX_PIECE = 1 << 21  # values: 8 MiB of float32, which the caches hold until they are converted
+_MAX_PIECE = 1 << 21  # values: smaller pieces cost more calls than the caches save
 _MIN_PIECE = 1 << 16  # values: less costs more in calls than another thread gains
 _VALUE_BYTES = 8  # a value of a piece: four bytes or less as it is stored, four decoded
 _QUEUED = 256  # pieces that wait at most: they hold no memory, and a thread that never waits is not waited for
@@ -129,9 +129,9 @@ class Workers:
         self.background = background
         self.lanes = lanes or Lanes()
         self._pinned = pinned
-        self.given = self.done = 0
-        """Pieces that the threads were given, and how many of them, from the first one on, are known to be done."""
-        self._pending: deque[Future[None]] = deque()
+        self.pending: deque[Future[None]] = deque()
+        self.done = 0
+        """Pieces that are known to be done; those in `pending` were given after them."""
         self._large = False  # one that is pending may take memory beyond its thread's buffer
         self.budget = budget or Budget()
         self.threads = threads or min(_MAX_THREADS, _cores())
@@ -176,9 +176,8 @@ class Workers:
                 work(item)
             return
         for item in found:
-            self._pending.append(self._pool.submit(work, item))
-            self.given += 1
-            if len(self._pending) >= _QUEUED:
+            self.pending.append(self._pool.submit(work, item))
+            if len(self.pending) >= _QUEUED:
                 self._settle(_QUEUED // 2)
         if not self.background:
             self.drain()
@@ -186,27 +185,27 @@ class Workers:
     def drain(self) -> None:
         """Wait for all work that was given; the first error is raised, when nothing runs any more."""
         self._settle(0)
+        self._large = False
 
     def _settle(self, left: int) -> None:
         """Wait until at most `left` pieces are pending: for all others together, to be woken only once."""
         try:
-            surplus = max(len(self._pending) - left, 0)
-            wait(list(islice(self._pending, surplus)), return_when=FIRST_EXCEPTION)
+            surplus = max(len(self.pending) - left, 0)
+            wait(list(islice(self.pending, surplus)), return_when=FIRST_EXCEPTION)
             for _ in range(surplus):
-                self._pending.popleft().result()
+                self.pending.popleft().result()
                 self.done += 1
         except BaseException:
-            for future in self._pending:
+            for future in self.pending:
                 future.cancel()
-            wait(self._pending)
-            self._pending.clear()
+            wait(self.pending)
+            self.pending.clear()
             raise
 
     def keep(self, nbytes: int, what: str) -> None:
         """Account `nbytes` until the budget's `release`; where pending work may want them, after that is done."""
         if self._large or not self.budget.try_keep(nbytes):
             self.drain()
-            self._large = False
             self.budget.keep(nbytes, what)
 
     @contextmanager

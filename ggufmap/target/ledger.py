@@ -16,8 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _MAX_RUNS = 1 << 23  # pieces of one parameter that are told apart: 128 MiB of positions
-# Operations that write some elements of the tensor they are given, chosen by values: no view says which.
 _Before = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]
+# Operations that write some elements of the tensor they are given, chosen by values: no view says which.
 _BY_INDEX = ("index", "scatter", "masked", "put_", "_index_put_impl")
 
 
