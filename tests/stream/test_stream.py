@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ggufmap.checkpoint import Checkpoint, open_checkpoint
 from ggufmap.errors import FileError, MappingError, UnsupportedError
 from ggufmap.mapping import Plan, resolve
 from ggufmap.mapping.plan import Unmapped
-from ggufmap.stream import check_streamable, stream
+from ggufmap.stream import Lazy, Workers, check_streamable, stream
 
 
 def planned(checkpoint: Checkpoint) -> Plan:
@@ -31,6 +32,23 @@ def test_yields_every_tensor_in_file_order_and_counts_the_bytes(tmp_path: Path) 
         assert names == [name for assignment in plan.assignments for name in assignment.checkpoint]
         assert [a.tensors[0] for a in plan.assignments] == list(checkpoint.tensors)
         assert sum(done) == sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+
+
+def test_bytes_count_when_they_are_in_memory_not_when_they_were_handed_over(tmp_path: Path) -> None:
+    told: list[int] = []
+    release = threading.Event()
+    with open_checkpoint(small.write_llama(tmp_path / "m.gguf")) as checkpoint:
+        plan = planned(checkpoint)
+        total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+        with Workers(threads=2, background=True) as workers:
+            workers.each(lambda _: release.wait(60), [0, 1])  # both threads
+            tensors = stream(plan, checkpoint, torch.bfloat16, told.append, lazy=Lazy(), workers=workers)
+            for number, (_, tensor) in enumerate(tensors, start=1):
+                torch.empty(tensor.shape).copy_(tensor)
+                if number == sum(len(assignment.checkpoint) for assignment in plan.assignments):
+                    assert told == []  # the loader has all of them, and nothing is read
+                    release.set()
+        assert sum(told) == total
 
 
 def test_values_are_those_of_the_file(tmp_path: Path) -> None:
