@@ -6,7 +6,9 @@ scripts/gpu-check on a machine that has it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,79 @@ def test_big_endian_numbers_are_swapped_on_the_way(tmp_path: Path) -> None:
         with Workers(threads=2, lanes=Apart()) as workers:
             there.copy_(lazy_tensor(source, (ROWS, COLUMNS), workers))
     assert np.array_equal(there.numpy(), np.random.default_rng(1).standard_normal((ROWS, COLUMNS), dtype=np.float32))
+
+
+class Driver:
+    """What of CUDA's runtime torch's own context managers stand on: each thread's device, and which are in use."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, initialised: int) -> None:
+        self.used = {initialised}
+        self.ran_on: list[tuple[int, int]] = []
+        self._local = threading.local()
+        self._streams = 0
+        driver = self
+
+        class Stream:
+            def __init__(self, device: torch.device | int, number: int = 0) -> None:
+                self.device = torch.device("cuda", device if isinstance(device, int) else device.index)
+                self.number = number
+
+            def wait_event(self, _: Any) -> None:
+                driver.ran_on.append((driver.device, driver.current(driver.device).number))
+
+            def synchronize(self) -> None:
+                pass
+
+        def new_stream(device: torch.device) -> Stream:
+            self._streams += 1
+            return Stream(device, self._streams)
+
+        self._default = Stream
+        for name, function in (
+            ("Stream", new_stream),
+            ("current_device", lambda: self.device),
+            ("_exchange_device", self.exchange),
+            ("_maybe_exchange_device", lambda device: self.exchange(device) if device in self.used else self.device),
+            ("current_stream", lambda device=None: self.current(self.device if device is None else device.index)),
+            ("set_stream", self.set_stream),
+        ):
+            patch.setattr(torch.cuda, name, function)
+        patch.setattr(torch.cuda, "_get_device_index", lambda device, *_, **__: getattr(device, "index", self.device))
+
+    @property
+    def device(self) -> int:
+        """The calling thread's: GPU 0 until it says another."""
+        return getattr(self._local, "device", 0)
+
+    def exchange(self, device: int) -> int:
+        """As cudaSetDevice since CUDA 12: what is set is used from then on."""
+        before, self._local.device = self.device, device
+        self.used.add(device)
+        return before
+
+    def current(self, device: int) -> Any:
+        return self._local.__dict__.setdefault("streams", {}).get(device) or self._default(device)
+
+    def set_stream(self, stream: Any) -> None:
+        if stream.device.index != self.device:
+            self.exchange(stream.device.index)
+        self._local.__dict__.setdefault("streams", {})[stream.device.index] = stream
+
+
+def test_a_rank_uses_no_gpu_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that went back to GPU 0, where all begin, would take half a gigabyte there, as each rank's would."""
+    driver, lanes = Driver(monkeypatch, initialised=3), Lanes()
+
+    def fill(_: int) -> None:
+        with lanes.enter(torch.device("cuda", 3), None) as put:
+            assert put is not None
+            assert driver.device == 3
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(fill, range(4)))
+    assert driver.used == {3}
+    assert {device for device, _ in driver.ran_on} == {3}
+    assert all(stream > 0 for _, stream in driver.ran_on)  # none on the default stream
 
 
 def test_memory_that_cannot_be_locked_is_ordinary() -> None:
