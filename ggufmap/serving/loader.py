@@ -124,7 +124,8 @@ def load_into(
         lazy, budget = Lazy(), Budget() if memory is None else Budget(memory)
         # Where memory is short the page cache is freed behind; other ranks may still want to read it.
         forget = ranks == 1 and total > available()
-        on_gpu = any(parameter.is_cuda for parameter in model.parameters())
+        # Online quantisation makes its parameters on the GPU when their weights come.
+        on_gpu = torch.cuda.is_available() and any(p.is_cuda or p.is_meta for p in model.parameters())
         with (
             Workers(budget, background=True, pinned=on_gpu) as workers,
             load_progress(f"{checkpoint.name} ({role})", total, rank, ranks) as progress,
@@ -222,13 +223,11 @@ def _load(model: nn.Module, weights: Any, workers: Workers) -> int:
     ledger = Ledger(parameters, before=Settling(workers).before)
     with torch.no_grad(), _quietly(), ledger:
         model.load_weights(weights)
-    workers.drain()
     after = dict(model.named_parameters())
     problems = {
-        name: problem
-        for name, tensor in after.items()
-        if name in parameters and (problem := ledger.problem(name, tensor)[1]) is not None
+        name: problem for name in parameters if (problem := ledger.problem(name, after.get(name))[1]) is not None
     }
+    workers.drain()  # what is incomplete because reading failed is to be told as that
     if problems:
         shown = "\n".join(f"  {name}: {problem}" for name, problem in sorted(problems.items())[:20])
         raise MappingError(

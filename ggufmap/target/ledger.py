@@ -74,6 +74,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         self._parameters = dict(parameters)
         self._owner = {_storage(tensor): name for name, tensor in self._parameters.items()}
         self._original = {name: _storage(tensor) for name, tensor in self._parameters.items()}
+        self._elements = {name: tensor.numel() for name, tensor in self._parameters.items()}
         self._provenance = provenance
         self._origin: dict[int, str] = {}
         # Storages are told apart by address: keeping every tracked tensor alive keeps the addresses unique.
@@ -182,16 +183,19 @@ class Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped here
         self._origin[_storage(tensor)] = name
         self._alive.append(tensor)
 
-    def problem(self, name: str, current: torch.Tensor) -> tuple[int, str | None]:
+    def problem(self, name: str, current: torch.Tensor | None) -> tuple[int, str | None]:
         """How many elements of parameter `name` were written, and what is wrong (None: each exactly once).
 
-        `current` is the parameter now: a loader may have replaced its storage as a whole.
+        `current` is the parameter now; a loader may have put another in its place, as online quantisation does. What
+        it wrote before must be complete all the same; where it wrote nothing, it knows what it put there.
         """
-        if _storage(current) != self._original[name]:
-            return current.numel(), None
+        replaced = current is None or _storage(current) != self._original[name]
+        if replaced and name not in self.regions:
+            return 0 if current is None else current.numel(), None
         if name in self._unclear:
             return 0, f"written by {self._unclear[name]}, which does not say where"
-        return coverage(self.regions.get(name, []), current.numel())
+        written, wrong = coverage(self.regions.get(name, []), self._elements[name])
+        return (written if current is None or wrong else current.numel()), wrong
 
 
 def coverage(regions: list[Region], elements: int) -> tuple[int, str | None]:

@@ -292,3 +292,33 @@ def test_a_parameter_computed_over_is_still_written_once(device: str) -> None:
     assert written(composed, device=device) == (24, None)
     assert written(never_loaded, device=device) == (0, "nothing is written")
     assert written(mixed, device=device) == (24, "some elements are written more than once")
+
+
+REPLACED: dict[str, tuple[Write, int, str | None]] = {
+    "written, then replaced": (whole, 12, None),
+    "replaced at once": (lambda p: None, 12, None),
+    "half written, then replaced": (lambda p: rows(p, 0, 2), 12, "12 of 24 elements are not written"),
+    "written twice, then replaced": (everything(whole, whole), 24, "some elements are written more than once"),
+}
+
+
+@DEVICES
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_replaced_parameter_must_have_been_complete(name: str, device: str) -> None:
+    """As vLLM's online quantisation does: load, then other memory, of another type, in the parameter's place."""
+    write, count, problem = REPLACED[name]
+    parameter = nn.Parameter(torch.ones((4, 6), device=device))
+    with torch.no_grad(), Ledger({"p": parameter}) as ledger:
+        write(parameter)
+        other = nn.Parameter(torch.ones((4, 3), device=device))
+    assert ledger.problem("p", other) == (count, problem)
+
+
+def test_a_parameter_that_is_gone_must_have_been_complete_or_untouched() -> None:
+    parameters = {name: nn.Parameter(torch.ones(4, 6)) for name in ("whole", "half", "untouched")}
+    with torch.no_grad(), Ledger(parameters) as ledger:
+        whole(parameters["whole"])
+        rows(parameters["half"], 0, 2)
+    assert ledger.problem("whole", None) == (24, None)
+    assert ledger.problem("half", None) == (12, "12 of 24 elements are not written")
+    assert ledger.problem("untouched", None) == (0, None)
