@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +23,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 Result = dict[str, Any]
 
-PIECE = 1 << 20  # values
+PIECE = 1 << 21  # values
 TOUCHED = 4  # times a file's size: bfloat16 values of what has four bits
 MEMORY = 1 << 30  # bytes: the default budget
 HANGS_S = 120
@@ -211,29 +214,50 @@ def load_bound(model: Path, _: Path) -> Result:
 
     In pieces, on as many threads as there are cores; nothing is decoded.
     """
+    return _bare_load(model, decoding=False)
+
+
+def load_kernels(model: Path, _: Path) -> Result:
+    """The same, decoded and rounded by the kernels that ggufmap uses: what any load with them does, and no more."""
+    return _bare_load(model, decoding=True)
+
+
+def _bare_load(model: Path, *, decoding: bool) -> Result:
     import torch
 
     from ggufmap.checkpoint import open_checkpoint
+    from ggufmap.stream.dequantise import decode, is_native
 
     with open_checkpoint(model) as checkpoint:
-        sizes = [(t.offset, t.nbytes, t.elements) for t in checkpoint.tensors.values()]
-    source = torch.ones(PIECE, dtype=torch.bfloat16)
-    kept = [torch.empty(elements, dtype=torch.bfloat16) for _, _, elements in sizes]
-    file = os.open(model, os.O_RDONLY)
+        tensors = list(checkpoint.tensors.values())
+    file, local, threads = os.open(model, os.O_RDONLY), threading.local(), os.cpu_count() or 1
+    kept = [torch.empty(t.elements, dtype=torch.bfloat16) for t in tensors]
+    for tensor in tensors:  # finds its decoder
+        if not is_native(tensor.type):
+            decode(tensor.type, np.zeros(tensor.type.bytes, np.uint8), np.empty(tensor.type.block, np.float32))
 
-    def copy(piece: tuple[int, int, torch.Tensor]) -> None:
-        offset, nbytes, destination = piece
-        os.preadv(file, [bytearray(nbytes)], offset)
-        destination.copy_(source[: len(destination)])
+    def fill(tensor: Any, first: int, destination: torch.Tensor) -> None:
+        if not hasattr(local, "raw"):
+            local.raw, local.values = np.empty(4 * PIECE, np.uint8), np.zeros(PIECE, np.float32)
+        raw, values = local.raw[: tensor.type.row_bytes(len(destination))], local.values[: len(destination)]
+        os.preadv(file, [raw], tensor.offset + tensor.type.row_bytes(first))
+        if not decoding:
+            destination.copy_(torch.from_numpy(values).view(torch.bfloat16)[: len(destination)])
+            return
+        if not is_native(tensor.type):
+            decode(tensor.type, raw, values)
+        destination.copy_(torch.from_numpy(values))
 
     result: Result = {}
-    with measured(result, model), ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (offset, nbytes, elements), destination in zip(sizes, kept, strict=True):
-            pieces = destination.split(PIECE)
-            starts = [nbytes * PIECE * i // elements for i in range(len(pieces) + 1)]
-            ends = [min(end, nbytes) for end in starts[1:]]
-            spans = [(offset + start, end - start) for start, end in zip(starts, ends, strict=False)]
-            list(pool.map(copy, [(*span, piece) for span, piece in zip(spans, pieces, strict=True)]))
+    torch.set_num_threads(1)  # each thread has its own pieces
+    with measured(result, model), ThreadPoolExecutor(threads) as pool:
+        pieces = [
+            pool.submit(fill, tensor, PIECE * index, piece)
+            for tensor, destination in zip(tensors, kept, strict=True)
+            for index, piece in enumerate(destination.split(PIECE))
+        ]
+        for piece in pieces:
+            piece.result()
     result["destination"] = sum(t.numel() * 2 for t in kept)
     return result
 
@@ -330,6 +354,7 @@ CASES: dict[str, Callable[[Path, Path], Result]] = {
         header_gguf_py,
         audit_offline,
         load_bound,
+        load_kernels,
         load_ours,
         load_safetensors,
         stream_ours,

@@ -32,6 +32,7 @@ TRIES = 3
 
 # Blocks of the synthetic mixture of experts, 345 MB each; what runs on it is named `moe6_load_ours`.
 MOE = "moe"
+COLD = "_cold"  # ends the name of what runs with nothing in the page cache
 SCALING = (3, 6, 12, 24)
 # Case -> what it does. Ours first; the order is that of the table.
 TITLES = {
@@ -40,8 +41,11 @@ TITLES = {
     "header_gguf_py": "  gguf.GGUFReader",
     "audit_offline": "ggufmap audit --offline, process start to exit",
     "load_ours": "load: ggufmap into vLLM's model, bfloat16",
+    "load_kernels": "  the same kernels in a bare loop: no vLLM, no proof, no budget",
     "load_bound": "  read every byte, write every value: no less is possible",
     "load_safetensors": "  vLLM's own load of the exported bfloat16 checkpoint",
+    "load_ours_cold": "  nothing in the page cache: ggufmap",
+    "load_safetensors_cold": "    vLLM's own load of the exported bfloat16 checkpoint",
     "load_llama_cpp": "  llama.cpp, packed, its own layout",
     "load_transformers": "  transformers from_pretrained(gguf_file=...), bfloat16",
     "load_plugin": "  vllm-gguf-plugin 0.0.5, prepare + iterate, packed, written nowhere",
@@ -49,8 +53,11 @@ TITLES = {
     "tokenizer_cached": "  from the cache: ggufmap",
     "tokenizer_transformers": "  transformers AutoTokenizer(gguf_file=...)",
     "moe6_load_ours": "load, experts in Q4_K, 2.1 GB: ggufmap into vLLM's model, bfloat16",
+    "moe6_load_kernels": "  the same kernels in a bare loop",
     "moe6_load_bound": "  read every byte, write every value",
     "moe6_load_safetensors": "  vLLM's own load of the exported bfloat16 checkpoint",
+    "moe6_load_ours_cold": "  nothing in the page cache: ggufmap",
+    "moe6_load_safetensors_cold": "    vLLM's own load of the exported bfloat16 checkpoint",
     "moe1_load_ours": "the same with one block, 0.36 GB: ggufmap",
     "moe1_load_transformers": "  transformers from_pretrained(gguf_file=...), bfloat16",
     "moe1_load_plugin": "  vllm-gguf-plugin 0.0.5, prepare + iterate, packed, written nowhere",
@@ -64,10 +71,14 @@ RATIOS = (
     ("load_ours", "load_transformers", 20.0),
     ("load_ours", "load_plugin", 20.0),
     ("load_ours", "load_llama_cpp", 1.0),
+    ("load_ours", "load_kernels", None),
     ("load_ours", "load_bound", 1 / 1.5),
     ("load_ours", "load_safetensors", 1 / 1.3),
+    ("load_ours_cold", "load_safetensors_cold", 1 / 1.3),
+    ("moe6_load_ours", "moe6_load_kernels", None),
     ("moe6_load_ours", "moe6_load_bound", 1 / 1.5),
     ("moe6_load_ours", "moe6_load_safetensors", 1 / 1.3),
+    ("moe6_load_ours_cold", "moe6_load_safetensors_cold", 1 / 1.3),
     ("moe1_load_ours", "moe1_load_transformers", 20.0),
     ("moe1_load_ours", "moe1_load_plugin", 20.0),
     ("tokenizer_cold", "tokenizer_transformers", None),
@@ -92,7 +103,7 @@ def peer_folder() -> Path:
 
 def case_of(name: str) -> str:
     """The function in cases.py."""
-    return name.split("_", 1)[1] if name.startswith(MOE) else name
+    return (name.split("_", 1)[1] if name.startswith(MOE) else name).removesuffix(COLD)
 
 
 def model_of(name: str) -> Path:
@@ -116,11 +127,14 @@ def export_of(model: Path) -> None:
         subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def into_page_cache(model: Path, *folders: Path) -> None:
-    """So that everyone finds it there."""
-    for path in (model, *(file for folder in folders for file in folder.glob("*.safetensors"))):
+def page_cache(files: Sequence[Path], *, cold: bool) -> None:
+    """Read the files, so that everyone finds them there; or, for `cold`, drop them."""
+    for path in files:
         with path.open("rb", buffering=0) as file:
-            while file.read(1 << 24):
+            if cold:
+                os.fsync(file)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while not cold and file.read(1 << 24):
                 pass
 
 
@@ -161,7 +175,8 @@ def measure(names: Sequence[str], runs: int) -> dict[str, list[Result]]:
                 if case_of(name) in SLOW and turn % 2:
                     continue
                 model = model_of(name)
-                into_page_cache(model, *([exported(model)] if "safetensors" in name else []))
+                files = [*exported(model).glob("*.safetensors")] if "safetensors" in name else [model]
+                page_cache(files, cold=name.endswith(COLD))
                 result = run_case(name, model, Path(scratch))
                 found[name].append(result)
                 shown = result.get("error") or f"{result['seconds']:.3f} s"
@@ -236,7 +251,7 @@ def print_table(report: Result) -> None:
     print(f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB; Python {about['python']}")
     print(", ".join(f"{name} {number}" for name, number in about["packages"].items()))
     before, after = (" ".join(f"{x:.1f}" for x in report["load"][when]) for when in ("before", "after"))
-    print(f"load average before {before}, after {after}; the files are in the page cache\n")
+    print(f"load average before {before}, after {after}; the files are in the page cache unless said\n")
     print(f"{'':<70} {'median':>9} {'range':>15} {'runs':>4} {'CPU':>9} {'peak RSS':>9} {'grown by':>9}")
     for name, case in report["cases"].items():
         if "error" in case:
