@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from ggufmap.errors import FileError, UsageError
+from ggufmap.whole import replace_file
 
 
 def read_text(path: Path, limit: int) -> str:
@@ -31,18 +31,7 @@ def write_text(path: Path, text: str) -> None:
             path.write_text(text, encoding="utf-8")
             return
         final = path.resolve()
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=final.parent, prefix=f".{final.name}.", delete=False
-        ) as scratch:
-            written = Path(scratch.name)
-            try:
-                scratch.write(text)
-                scratch.flush()
-                written.chmod(_mode(final))
-                written.replace(final)
-            except BaseException:
-                written.unlink(missing_ok=True)
-                raise
+        replace_file(final, text.encode(), _mode(final))
     except OSError as e:
         raise UsageError(
             f"{path}: cannot be written: {e.strerror or e}", hint="Name a file in a folder that exists."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +12,12 @@ from ggufmap.errors import MissingDependencyError, PatchError
 from ggufmap.patching.environment import Installed
 from ggufmap.patching.patchfile import Patch, sha256
 from ggufmap.patching.state import FileState, Finding, State
+from ggufmap.whole import replace_file
 
 BACKUPS = ".ggufmap-orig"
 """The folder in site-packages with one folder per applied patch: the files as they were, and manifest.json."""
 _MANIFEST = "manifest.json"
+_PRIVATE = 0o600
 
 
 def apply(finding: Finding, *, dry_run: bool = False) -> list[Path]:
@@ -108,13 +109,13 @@ def _back_up(patch: Patch, installed: Installed, files: Sequence[FileState]) -> 
     for file in files:
         target = folder / file.diff.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, file.content)
+        replace_file(target, file.content, _PRIVATE)
     entries = [
         {"path": diff.path, "before": diff.digests[installed.version][0], "after": diff.digests[installed.version][1]}
         for diff in patch.files
     ]
     manifest = {"patch": patch.name, "package": installed.package, "version": installed.version, "files": entries}
-    _write(folder / _MANIFEST, json.dumps(manifest, indent=1).encode())
+    replace_file(folder / _MANIFEST, json.dumps(manifest, indent=1).encode(), _PRIVATE)
 
 
 def _forget(patch: Patch, installed: Installed) -> None:
@@ -141,22 +142,6 @@ def _cannot_write(error: OSError) -> MissingDependencyError:
 
 def _replace(path: Path, content: bytes) -> None:
     """Put `content` in the place of `path` at once, with its mode. Compiled copies go: some check no time."""
-    _write(path, content, like=path)
+    replace_file(path, content, path.stat().st_mode & 0o7777)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes, like: Path | None = None) -> None:
-    # A new file and a rename: a hard link of the old one (uv's cache) keeps its bytes.
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if like is not None:
-            shutil.copymode(like, name)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
