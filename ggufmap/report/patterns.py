@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+# What GitHub's runner obeys where a line begins with it, and a folded line may begin anywhere; the older form anywhere
+# in a line (actions/runner, src/Runner.Common/ActionCommand.cs).
+_COMMAND = re.compile(r":(?=:[A-Za-z-]+(?: |::))|#(?=#\[)")
 
 
 def pattern(name: str) -> str:
@@ -15,8 +18,12 @@ def pattern(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with control and other unprintable characters escaped: a name must not move the cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """`text` with control and other unprintable characters escaped, and what begins a command in a workflow's log.
+
+    A name must neither move the cursor nor command the runner.
+    """
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _COMMAND.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
 
 
 def counted(values: Iterable[str]) -> str:

@@ -231,6 +231,26 @@ def test_names_in_results_are_text(cli: Cli, tmp_path: Path, command: str) -> No
     assert [x["tensor"] for x in entries] == [HOSTILE]
 
 
+@pytest.mark.parametrize("columns", [40, 41, 80, 160])
+@pytest.mark.parametrize("command", ["audit", "map", "check"])
+def test_no_name_commands_a_workflows_runner(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
+    """GitHub's runner obeys what a line of a job's log begins with, indented or not, on either stream."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    names = ["::error::a", *("x" * width + "::set-output name=a::b" for width in (7, 20, 40)), "##[error]c"]
+    model = small.write_llama(
+        tmp_path / "m.gguf", tensors=[*small.llama_tensors(), *(small.tensor(n, 4) for n in names)]
+    )
+    (tmp_path / "broken.gguf").write_bytes(gb.build([], [TensorSpec("::error::d"), TensorSpec("::error::d")]))
+    for path, code in ((model, 1), (tmp_path / "broken.gguf", 2)):
+        found = cli(command, path, "--offline")
+        assert found.code == code
+        lines = (found.out + found.err).splitlines()
+        assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
+    assert r"tensor \x3a:error" in found.err.replace("\n", " ")
+
+
 def test_the_installed_command_has_the_same_exit_codes(model: Path, tmp_path: Path) -> None:
     """The others run `main` in this process; the script in the environment does the same."""
     script = Path(sys.executable).with_name("ggufmap")

@@ -59,3 +59,20 @@ def test_sizes_in_decimal_units(nbytes: int, expected: str) -> None:
 def test_what_could_move_the_cursor_is_escaped(text: str, expected: str) -> None:
     assert printable(text) == expected
     assert printable(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("::error::x", r"\x3a:error::x"),
+        ("  ::set-output name=a::b", r"  \x3a:set-output name=a::b"),
+        ("x" * 160 + "::stop-commands::y", "x" * 160 + r"\x3a:stop-commands::y"),
+        ("::ADD-mask::::error::", r"\x3a:ADD-mask::\x3a:error::"),
+        ("a ##[error]b", r"a \x23#[error]b"),
+        ("http://[::1]:8000, ::1, ::ffff:127.0.0.1", "http://[::1]:8000, ::1, ::ffff:127.0.0.1"),
+        ("aten::index_copy_, torch::nn", "aten::index_copy_, torch::nn"),
+        ("## [title](x) #1", "## [title](x) #1"),
+    ],
+)
+def test_what_would_command_the_runner_of_a_workflow_is_escaped(text: str, expected: str) -> None:
+    assert printable(text) == expected
