@@ -147,8 +147,9 @@ def test_a_bad_model_fails_with_annotations(job: Job) -> None:
 def test_names_in_the_log_are_no_commands(job: Job, format: str) -> None:
     done = job.check(model="bad.gguf", format=format)
     assert done.returncode == 1
-    assert "::error::injected" in done.stdout
+    assert r"\x3a:error::injected" in done.stdout
     assert acting(done.stdout) == []
+    assert done.stdout.startswith("::stop-commands::")  # whatever else may be printed in between
 
 
 def test_lock_output_and_more_options(job: Job) -> None:

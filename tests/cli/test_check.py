@@ -368,7 +368,7 @@ def test_a_hostile_lock_is_shown_as_text(cli: Cli, model: Path, lock: Path) -> N
     lock.write_text(json.dumps(found))
     shown = cli("check", model, OFFLINE, "--lock", lock)
     assert shown.code == 1
-    assert "\\x1b[31m[red]../../etc\\n::error::  gone: \\x1b]0;x\\x07 1 -> target" in shown.out
+    assert "\\x1b[31m[red]../../etc\\n\\x3a:error::  gone: \\x1b]0;x\\x07 1 -> target" in shown.out
     assert "\x1b" not in shown.out
 
 
