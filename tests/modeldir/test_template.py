@@ -10,6 +10,7 @@ import pytest
 from support import assets
 from support import gguf_bytes as gb
 from support import small_models as small
+from support.speed import slower
 
 from ggufmap.checkpoint import open_checkpoint
 from ggufmap.modeldir.template import KEY, Finding, inspect_template, read_templates
@@ -176,7 +177,7 @@ def test_plain_words_are_shown_and_not_refused() -> None:
 def test_a_large_template_is_inspected_in_seconds(text: str) -> None:
     started = time.process_time()
     inspect_template(text)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 10 * slower()
 
 
 def test_every_template_of_the_header_is_read(tmp_path: Path) -> None:
