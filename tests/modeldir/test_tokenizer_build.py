@@ -378,20 +378,20 @@ def many(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-def test_160_000_merges_take_a_second(many: Path) -> None:
+def test_160_000_merges_take_seconds_at_most(many: Path) -> None:
     with open_checkpoint(many) as checkpoint:
         start = process_time()
         files = build_tokenizer(checkpoint.metadata)
         spent = process_time() - start
     assert len(json.loads(files.tokenizer_json)["model"]["merges"]) == 160_000
-    assert spent < 1.5 * slower()
+    assert spent < 4 * slower()
 
 
-def test_gemma_builds_in_under_three_seconds(gemma: Path) -> None:
+def test_gemma_builds_in_seconds(gemma: Path) -> None:
     start = process_time()
     with open_checkpoint(gemma) as checkpoint:
         files = build_tokenizer(checkpoint.metadata)
-    assert process_time() - start < 3 * slower()
+    assert process_time() - start < 8 * slower()  # scripts/bench holds it to three
     assert files.vocab_size == 262_144
     assert files.config["bos_token"] == "<bos>"
     assert files.config["model_max_length"] == 32_768
