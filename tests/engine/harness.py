@@ -32,6 +32,11 @@ QUIET = {
 }
 
 
+WORKERS = {"TORCHDYNAMO_DISABLE": "1"}
+"""For a worker: vLLM compiles how it ranks log-probabilities, up to half a minute of a compiler in each process; in
+eager mode the same ranks come out."""
+
+
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment with what keeps an engine small, quiet and offline."""
     kept = {name: value for name, value in os.environ.items() if name != "VLLM_PLUGINS"}
@@ -56,7 +61,7 @@ def run_worker(name: str, request: dict[str, Any], **changes: str) -> dict[str, 
         command = [sys.executable, str(HERE / f"{name}.py"), str(question), str(answer)]
         with log.open("wb") as out:
             for _ in range(TRIES):
-                status = _run(command, out, environment(**changes), scratch)
+                status = _run(command, out, environment(**{**WORKERS, **changes}), scratch)
                 if status != -signal.SIGALRM:  # the worker itself says that it hangs
                     break
         if status != 0 or not answer.exists():

@@ -7,13 +7,14 @@ The request is {"jobs": [...]}; a job is {"model", "load_format", "dtype", "prom
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from in_turn import clean_up, collect_at_the_end
 
 Job = dict[str, Any]
 
@@ -26,6 +27,7 @@ def main() -> None:
     if all(job["tensor_parallel"] == 1 for job in request["jobs"]):
         # The engine in this process, so that its models can be looked at.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    collect_at_the_end()
     _note_deferred()
     results = [misrouted(job) if job.get("misroute") else run_job(job) for job in request["jobs"]]
     Path(sys.argv[2]).write_text(json.dumps({"results": results}))
@@ -69,7 +71,7 @@ def run_job(job: Job) -> Job:
         **{key: after[key] - before[key] for key in after},
     }
     del outputs, llm
-    _clean_up()
+    clean_up()
     return result
 
 
@@ -87,7 +89,7 @@ def misrouted(job: Job) -> Job:
         return {"error": str(e), "type": type(e).__name__}
     finally:
         resolver._role = real
-        _clean_up()
+        clean_up()
 
 
 def _note_deferred() -> None:
@@ -121,13 +123,6 @@ def _counters(llm: Any) -> dict[str, int]:
     values = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
     names = {"drafted": "vllm:spec_decode_num_draft_tokens", "accepted": "vllm:spec_decode_num_accepted_tokens"}
     return {key: values.get(name, 0) for key, name in names.items()}
-
-
-def _clean_up() -> None:
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-    gc.collect()
-    cleanup_dist_env_and_memory()
 
 
 if __name__ == "__main__":

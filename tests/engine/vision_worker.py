@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import vllm_worker
+from in_turn import clean_up, collect_at_the_end
 
 
 def image(seed: int) -> Any:
@@ -58,12 +59,13 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
                 }
             )
     del llm, texts
-    vllm_worker._clean_up()
+    clean_up()
     return result
 
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
+    collect_at_the_end()
     vllm_worker.load_plugins()
     from ggufmap.target import compat
 

@@ -12,7 +12,6 @@ process-wide state that pytest's process must not have.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -25,6 +24,8 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+from in_turn import clean_up, collect_at_the_end
 
 # The engine in this process, or its loads could neither be counted nor sabotaged.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -117,7 +118,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "seconds": {"start": loaded - started, "generate": generated - loaded},
     }
     del outputs, llm
-    _clean_up()
+    clean_up()
     return result
 
 
@@ -164,14 +165,8 @@ def _place(error: Exception) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
 
 
-def _clean_up() -> None:
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-    gc.collect()
-    cleanup_dist_env_and_memory()
-
-
 def run_all(request: dict[str, Any]) -> dict[str, Any]:
+    collect_at_the_end()
     sabotage(request.get("sabotage"))
     answer: dict[str, Any] = {"plugin": load_plugins(), "results": []}
     for job in request["jobs"]:
@@ -182,7 +177,7 @@ def run_all(request: dict[str, Any]) -> dict[str, Any]:
             if not job.get("may_fail"):
                 raise
             answer["results"].append({"error": str(e) or _place(e), "type": type(e).__name__})
-        _clean_up()  # here, where the exception no longer keeps the engine alive
+        clean_up()  # here, where the exception no longer keeps the engine alive
     answer["modules"] = sorted(sys.modules)
     return answer
 

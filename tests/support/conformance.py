@@ -11,17 +11,18 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from support import tiny_tokenizers
+from support import gguf_edit, tiny_tokenizers
 from support.converter import convert
 
 Dtype = Literal["float32", "bfloat16"]
 Tensors = dict[str, Any]
 HIDDEN = 256
+QUANTISED = ("Q8_0", "Q4_K")
 
 BASE: dict[str, Any] = {
     "vocab_size": tiny_tokenizers.VOCAB_SIZE,
@@ -301,16 +302,22 @@ def check_trace(made: Made) -> list[str]:
     return found.plan.problems()
 
 
-def check_quantised(made: Made, ggml_type: str, folder: Path) -> list[str]:
+def check_quantised(made: Made, folder: Path) -> list[str]:
     """(e): quantise every matrix that fits, and compare the stream with that of gguf-py's dequantised values."""
     import torch
 
-    quantised = requantise(made.gguf, folder / f"{made.case.name}-{ggml_type}.gguf", ggml_type, decode=False)
-    reference = requantise(made.gguf, folder / f"{made.case.name}-{ggml_type}-f32.gguf", ggml_type, decode=True)
-    ours, theirs = (_streamed(file) for file in (quantised, reference))
-    if list(ours) != list(theirs):
-        return [f"names differ: {sorted(set(ours) ^ set(theirs))[:5]}"]
-    return [f"values {name} differ" for name in ours if not torch.equal(ours[name].float(), theirs[name].float())]
+    source = gguf_edit.read(made.gguf)
+    problems = []
+    for ggml_type in QUANTISED:
+        packed, decoded = _requantised(source, ggml_type)
+        ours = _streamed(packed.write(folder / f"{made.case.name}-{ggml_type}.gguf"))
+        theirs = _streamed(decoded.write(folder / f"{made.case.name}-{ggml_type}-f32.gguf"))
+        if list(ours) != list(theirs):
+            problems.append(f"{ggml_type}: names differ: {sorted(set(ours) ^ set(theirs))[:5]}")
+            continue
+        differing = [name for name in ours if not torch.equal(ours[name].float(), theirs[name].float())]
+        problems += [f"{ggml_type}: values {name} differ" for name in differing]
+    return problems
 
 
 def _streamed(gguf: Path) -> Tensors:
@@ -326,39 +333,22 @@ def _streamed(gguf: Path) -> Tensors:
         return {name: tensor.clone() for name, tensor in stream(plan, checkpoint, torch.float32)}
 
 
-def requantise(source: Path, out: Path, ggml_type: str, *, decode: bool) -> Path:
-    """A copy of an F32 GGUF with its matrices in `ggml_type` (libgguf), or in what gguf-py decodes of them."""
+def _requantised(source: gguf_edit.Edited, ggml_type: str) -> tuple[gguf_edit.Edited, gguf_edit.Edited]:
+    """An F32 GGUF with its matrices in `ggml_type` (libgguf), and with what gguf-py decodes of them."""
     import gguf
     import libgguf
-    import numpy as np
 
     kind = gguf.GGMLQuantizationType[ggml_type]
     block, _ = gguf.GGML_QUANT_SIZES[kind]
-    reader = gguf.GGUFReader(source)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(out, reader.get_field("general.architecture").contents())
-    for name, entry in reader.fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture":
-            sub = entry.types[1] if entry.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(name, entry.contents(), entry.types[0], sub_type=sub)
-    for tensor in reader.tensors:
-        data = np.array(tensor.data)
-        if data.dtype == np.uint8:  # quantised by the converter itself
-            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    packed, decoded = dict(source.tensors), dict(source.tensors)
+    for name, tensor in source.tensors.items():
+        plain = tensor.kind != gguf.GGMLQuantizationType.F32  # or quantised by the converter itself
+        if plain or len(tensor.shape) < 2 or tensor.shape[-1] % block or _stays_plain(name):
             continue
-        if data.ndim < 2 or data.dtype != np.float32 or data.shape[-1] % block or _stays_plain(tensor.name):
-            writer.add_tensor(tensor.name, data)
-            continue
-        packed = libgguf.quantize_rows(data, int(kind))
-        if decode:
-            writer.add_tensor(tensor.name, gguf.quants.dequantize(packed, kind).reshape(data.shape))
-        else:
-            writer.add_tensor(tensor.name, packed, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return out
+        rows = libgguf.quantize_rows(tensor.values.reshape(-1, tensor.shape[-1]), int(kind))
+        packed[name] = gguf_edit.Stored(kind, tensor.shape, rows.tobytes())
+        decoded[name] = gguf_edit.Stored(tensor.kind, tensor.shape, gguf.quants.dequantize(rows, kind).tobytes())
+    return replace(source, tensors=packed), replace(source, tensors=decoded)
 
 
 def _stays_plain(name: str) -> bool:

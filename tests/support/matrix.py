@@ -40,12 +40,7 @@ def _values(made: Made, folder: Path) -> list[str]:
     return conformance.check_values(made) + [f"bf16: {line}" for line in conformance.check_values(small)]
 
 
-def _quantised(made: Made, folder: Path) -> list[str]:
-    found = (f"{kind}: {p}" for kind in ("Q8_0", "Q4_K") for p in conformance.check_quantised(made, kind, folder))
-    return list(found)
-
-
-_PLAIN_CHECKS = {"a": _values, "b": lambda made, _: conformance.check_config(made), "e": _quantised}
+_PLAIN_CHECKS = {"a": _values, "b": lambda made, _: conformance.check_config(made), "e": conformance.check_quantised}
 
 
 def state(name: str, details: Sequence[str] = ()) -> dict[str, Any]:
