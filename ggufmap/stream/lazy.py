@@ -25,7 +25,8 @@ from ggufmap.stream.workers import Buffer, Workers
 class Source(Protocol):
     """A matrix that can be read by rows and columns. `group` rows (and `block` columns) are read together.
 
-    Its values are `dtype` for whoever looks at the tensor. `name` is for messages.
+    Its values are `dtype` for whoever looks at the tensor; whole rows take `value_bytes` of scratch memory a value to
+    read, or somewhat more where rows go through a transform. `name` is for messages.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Source(Protocol):
     dtype: torch.dtype
     group: int
     block: int
+    value_bytes: int
 
     def fills(self, dtype: torch.dtype) -> bool:
         """Whether `read` can write values of this dtype straight into a destination."""
@@ -147,7 +149,8 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
             return
         if self.numel() == 0 or destination.is_meta:  # vLLM's online quantisation counts a copy there before it loads
             return
-        pieces = list(_pieces(self.layout_, destination, self.source, self.workers.piece_of(self.numel())))
+        limit = self.workers.piece_of(self.numel(), self.source.value_bytes)
+        pieces = list(_pieces(self.layout_, destination, self.source, limit))
         work = partial(self._fill, self.workers.lanes.mark(destination.device))
         self.workers.each(work, pieces, large=not self._fits(pieces[0][0]))
         self.counter.copied += self.layout_.numel()

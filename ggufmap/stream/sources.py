@@ -24,13 +24,12 @@ from ggufmap.stream.dequantise import (
 from ggufmap.stream.lanes import Put
 from ggufmap.stream.lazy import lazy_tensor
 from ggufmap.stream.transforms import apply
-from ggufmap.stream.workers import Buffer, Workers
+from ggufmap.stream.workers import EDGE, VALUE_BYTES, Buffer, Workers
 
 _SEGMENT_BYTES = 256
 """Column parts at least this long are read row by row; shorter ones cost more calls than the bytes they save."""
 _TRANSFORMED = 8  # bytes: a value on its way through a transform, as float32, once or twice
 _NONE: Buffer = np.empty(0, dtype=np.uint8)
-_EDGE = 64  # bytes: parts of a buffer begin on a cache line
 
 
 @dataclass(slots=True)
@@ -75,6 +74,8 @@ class TensorSource:
         self.dtype = value_dtype(tensor.type) or dtype
         self.group = group
         self.block = tensor.type.block
+        plain = value_dtype(tensor.type) if transform is None and tensor.order == "<" else None
+        self.value_bytes = VALUE_BYTES if plain is None else plain.itemsize
         self._stored = Stored(checkpoint, tensor, meter)
         self._transform = transform
 
@@ -124,6 +125,7 @@ class StackSource:
         self.group = math.prod(shape[1:-1])
         self.shape = (shape[0] * self.group, shape[-1])
         self.block = shape[-1]
+        self.value_bytes = VALUE_BYTES
         self.dtype = value_dtype(tensors[0].type) or dtype
         self._stored = [Stored(checkpoint, tensor, meter) for tensor in tensors]
         self._transform = transform
@@ -252,4 +254,4 @@ def read_values(
 
 
 def _edged(nbytes: int) -> int:
-    return -(-nbytes // _EDGE) * _EDGE
+    return -(-nbytes // EDGE) * EDGE

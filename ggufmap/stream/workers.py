@@ -25,11 +25,14 @@ from ggufmap.stream.lanes import Lanes, host_memory
 
 DEFAULT_LIMIT = 1 << 30
 LEAST_LIMIT = 16 << 20
+VALUE_BYTES = 8
+"""Scratch memory of a value that is decoded: four bytes or less as it is stored, four decoded."""
+EDGE = 64
+"""Parts of a buffer begin on a cache line: so many bytes."""
 
 _MAX_THREADS = 8
 _MAX_PIECE = 1 << 21  # values: smaller pieces cost more calls than the caches save
 _MIN_PIECE = 1 << 16  # values: less costs more in calls than another thread gains
-_VALUE_BYTES = 8  # a value of a piece: four bytes or less as it is stored, four decoded
 _QUEUED = 256  # pieces that wait at most: they hold no memory, and a thread that never waits is not waited for
 _BUFFER_SHARE = 4  # the threads' buffers take at most a quarter of the limit
 
@@ -136,9 +139,11 @@ class Workers:
         self.budget = budget or Budget()
         self.threads = threads or min(_MAX_THREADS, _cores())
         buffers = self.threads + 1  # the caller's own thread works, too
-        self.piece = min(_MAX_PIECE, self.budget.limit // _BUFFER_SHARE // buffers // _VALUE_BYTES)
-        """Values to cut a destination into at most."""
-        self._reserved = buffers * self.piece * _VALUE_BYTES
+        room = self.budget.limit // _BUFFER_SHARE // buffers // VALUE_BYTES
+        self.piece = min(_MAX_PIECE, room // EDGE * EDGE)  # so that a full buffer ends on an edge, too
+        """Values to decode at once at most."""
+        self._buffer_bytes = self.piece * VALUE_BYTES
+        self._reserved = buffers * self._buffer_bytes
         self.budget.reserve(self._reserved)
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ggufmap")
@@ -156,13 +161,18 @@ class Workers:
         self.budget.release()
         self.budget.reserve(-self._reserved)
 
-    def piece_of(self, values: int) -> int:
-        """The piece size that keeps all threads busy with `values` values, and what comes after them if it can."""
-        return self.piece if self.background else min(self.piece, max(_MIN_PIECE, -(-values // self.threads)))
+    def piece_of(self, values: int, value_bytes: int = VALUE_BYTES) -> int:
+        """The piece size that keeps all threads busy with `values` values, and what comes after them if it can.
+
+        What takes fewer bytes of scratch memory a value, as packed rows do, is cut into fewer pieces: the time of each,
+        beside that of its bytes, passes with Python's lock held, and a GPU's bus is fast.
+        """
+        most = self._buffer_bytes // value_bytes
+        return most if self.background else min(most, max(_MIN_PIECE, -(-values // self.threads)))
 
     def fits(self, nbytes: int) -> bool:
         """Whether `scratch` of so many bytes is a thread's own buffer."""
-        return nbytes <= self.piece * _VALUE_BYTES
+        return nbytes <= self._buffer_bytes
 
     def each(self, work: Callable[[_Item], None], items: Iterable[_Item], *, large: bool = False) -> None:
         """`work` on every item, on the threads when there are several. The first error is raised, here or later.
@@ -217,7 +227,7 @@ class Workers:
             return
         buffer: Buffer | None = getattr(self._local, "buffer", None)
         if buffer is None:
-            buffer = self._local.buffer = host_memory(self.piece * _VALUE_BYTES, pinned=self._pinned)
+            buffer = self._local.buffer = host_memory(self._buffer_bytes, pinned=self._pinned)
         yield buffer
 
 

@@ -90,7 +90,7 @@ def test_values_are_the_reference_s(stored: tuple[str, Checkpoint], dtype: torch
 def cut_into(values: int, threads: int) -> Workers:
     """Workers that cut everything into pieces of `values` values."""
     workers = Workers(threads=threads)
-    workers.piece_of = lambda _: values  # type: ignore[method-assign]
+    workers.piece_of = lambda *_: values  # type: ignore[method-assign]
     return workers
 
 

@@ -41,6 +41,7 @@ class Matrix:
         self.name = "t"
         self.shape = (values.shape[0], values.shape[1])
         self.dtype = values.dtype
+        self.value_bytes = values.itemsize
         self.read_values = 0
 
     def fills(self, dtype: torch.dtype) -> bool:
@@ -317,7 +318,7 @@ def test_after_an_error_nothing_runs_any_more() -> None:
 
     source = Failing(torch.randn(64, 8))
     with Workers(threads=2) as workers:
-        workers.piece_of = lambda _: 8  # type: ignore[method-assign]
+        workers.piece_of = lambda *_: 8  # type: ignore[method-assign]
         with pytest.raises(FileError, match="bad sector"):
             torch.empty(64, 8).copy_(lazy_tensor(source, (64, 8), workers))
         assert not workers.pending

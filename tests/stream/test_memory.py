@@ -147,4 +147,9 @@ def test_buffers_take_a_quarter_and_are_reused(limit: int, threads: int) -> None
                 addresses.add(buffer.ctypes.data)
         assert len(addresses) == 1
         assert workers.piece_of(10**9) == workers.piece and workers.piece_of(1) <= workers.piece
+        for value_bytes in (1, 2, 4, 8):  # as many values as fill the buffer, and no more
+            values = workers.piece_of(10**9, value_bytes)
+            assert workers.fits(values * value_bytes) and not workers.fits((values + 1) * value_bytes)
+            with workers.scratch(values * value_bytes, "t") as buffer:
+                assert buffer.ctypes.data in addresses and values * value_bytes == buffer.nbytes
     assert budget.used == 0
