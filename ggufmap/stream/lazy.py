@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from ggufmap.stream.lanes import Put
-from ggufmap.stream.workers import Buffer, Workers
+from ggufmap.stream.workers import VALUE_BYTES, Buffer, Workers
 
 
 class Source(Protocol):
@@ -149,7 +149,9 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
             return
         if self.numel() == 0 or destination.is_meta:  # vLLM's online quantisation counts a copy there before it loads
             return
-        limit = self.workers.piece_of(self.numel(), self.source.value_bytes)
+        # Of columns that are cut, more may have to be read than is wanted.
+        value_bytes = self.source.value_bytes if _has_whole_rows(self.layout_, self.source) else VALUE_BYTES
+        limit = self.workers.piece_of(self.numel(), value_bytes)
         pieces = list(_pieces(self.layout_, destination, self.source, limit))
         work = partial(self._fill, self.workers.lanes.mark(destination.device))
         self.workers.each(work, pieces, large=not self._fits(pieces[0][0]))
@@ -157,7 +159,7 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
 
     def _fits(self, layout: torch.Tensor) -> bool:
         """Whether a piece needs no more memory than its thread's buffer, as whole rows never do."""
-        if self.source.group == 1 and layout.shape[-1:] == self.source.shape[1:]:
+        if self.source.group == 1 and _has_whole_rows(layout, self.source):
             return True
         window = _window(layout, self.source)
         return self.workers.fits(self.source.need(window.rows, window.columns))
@@ -277,6 +279,10 @@ def _pieces(
             yield from _pieces(*part, source, limit)
         else:
             yield part
+
+
+def _has_whole_rows(layout: torch.Tensor, source: Source) -> bool:
+    return bool(layout.shape[-1:] == source.shape[1:])
 
 
 def _straight(part: torch.Tensor, window: _Window, source: Source) -> torch.Tensor | None:

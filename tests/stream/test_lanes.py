@@ -152,7 +152,14 @@ def test_packed_rows_cross_a_whole_buffer_at_a_time(tmp_path: Path) -> None:
             workers.drain()
             assert lanes.pieces == -(-packed.nbytes // (workers.piece * VALUE_BYTES // row * row)) == 4
         assert budget.peak <= LEAST_LIMIT // 4  # the threads' buffers, and no more
+        # A rank's columns: 144 bytes of each row, which is read whole, ten times as much.
+        part, budget = torch.zeros(rows, 144, dtype=torch.uint8), Budget(LEAST_LIMIT)
+        with Workers(budget, 2, background=True, lanes=lanes) as workers:
+            part.copy_(lazy_tensor(source, (rows, row), workers).narrow(1, 432, 144))
+            workers.drain()
+        assert budget.peak <= LEAST_LIMIT // 2
     assert np.array_equal(there.numpy(), packed)
+    assert np.array_equal(part.numpy(), packed[:, 432:576])
 
 
 def test_big_endian_numbers_are_swapped_on_the_way(tmp_path: Path) -> None:
