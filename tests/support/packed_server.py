@@ -74,7 +74,6 @@ def _answer(job: dict[str, str]) -> None:
     if job["call"] == "online":
         answer.write_text(json.dumps(_online(request)))
         return
-    os.environ["VLLM_DIST_IDENT"] = f"ggufmap-{os.getpid()}"  # what the CPU platform gives the ranks' shared memory
     ranks = range(request["ranks"])
     parts = [answer.with_name(f"rank{rank}") for rank in ranks]
     children = [_fork(lambda rank=rank: _rank(request, rank, parts[rank])) for rank in ranks]
@@ -89,6 +88,7 @@ def _rank(request: dict[str, Any], rank: int, answer: Path) -> None:
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
 
+    os.environ["VLLM_DIST_IDENT"] = str(rank)  # ranks that do not agree on it use gloo, and leave no shared memory
     configs = [_config(request[kind], request["ranks"]) for kind in ("packed", "dense")]
     with set_current_vllm_config(configs[0]):
         where = answer.with_name("rendezvous").as_uri()
