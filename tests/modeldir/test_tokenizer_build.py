@@ -379,8 +379,7 @@ def many(tmp_path: Path) -> Iterator[Path]:
 
 def test_160_000_merges_take_a_second(many: Path) -> None:
     with open_checkpoint(many) as checkpoint:
-        files = build_tokenizer(checkpoint.metadata)
-        spent = usual_seconds(lambda: build_tokenizer(checkpoint.metadata), 1.5)
+        spent, files = usual_seconds(lambda: build_tokenizer(checkpoint.metadata), 1.5)
     assert len(json.loads(files.tokenizer_json)["model"]["merges"]) == 160_000
     assert spent < 1.5
 
@@ -390,8 +389,8 @@ def test_gemma_builds_in_under_three_seconds(gemma: Path) -> None:
         with open_checkpoint(gemma) as checkpoint:
             return build_tokenizer(checkpoint.metadata)
 
-    assert usual_seconds(build, 3) < 3
-    files = build()
+    spent, files = usual_seconds(build, 3)
+    assert spent < 3
     assert files.vocab_size == 262_144
     assert files.config["bos_token"] == "<bos>"
     assert files.config["model_max_length"] == 32_768

@@ -17,7 +17,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from support import gguf_bytes, gguf_edit
 from support.converter import Checkpoints
+from support.gguf_edit import Stored
 
 from ggufmap.archs import find_architecture
 from ggufmap.checkpoint import open_checkpoint
@@ -138,13 +140,9 @@ def test_packed_rows_cross_a_whole_buffer_at_a_time(tmp_path: Path) -> None:
     """Each piece costs Python's time, which a fast bus does not wait for; bytes need no memory to be decoded in."""
     rows, row = 3000, 1440
     packed = np.random.default_rng(0).integers(0, 256, (rows, row), dtype=np.uint8)
-    writer = gguf.GGUFWriter(tmp_path / "f.gguf", "llama")
-    writer.add_tensor("t", packed, raw_dtype=gguf.GGMLQuantizationType.Q4_K)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with open_checkpoint(tmp_path / "f.gguf") as checkpoint:
+    tensor = Stored(gguf.GGMLQuantizationType.Q4_K, (rows, 2560), packed.tobytes())
+    file = gguf_edit.Edited({"general.architecture": (gguf_bytes.STRING, "llama")}, {"t": tensor})
+    with open_checkpoint(file.write(tmp_path / "f.gguf")) as checkpoint:
         source = TensorSource(checkpoint, as_bytes(checkpoint.tensors["t"]), torch.bfloat16, Meter())
         there, lanes, budget = torch.zeros(rows, row, dtype=torch.uint8), Apart(), Budget(LEAST_LIMIT)
         with Workers(budget, 2, background=True, lanes=lanes) as workers:

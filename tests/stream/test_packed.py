@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
-import libgguf
 import numpy as np
 import pytest
 import torch
@@ -75,9 +74,7 @@ def q8_0(source: Path, out: Path) -> Path:
     file: Edited = gguf_edit.read(source)
     for name, tensor in file.tensors.items():
         if len(tensor.shape) > 1 and "norm" not in name:
-            kind = gguf.GGMLQuantizationType.Q8_0
-            raw = libgguf.quantize_rows(tensor.values.reshape(-1, tensor.shape[-1]), int(kind))
-            file.tensors[name] = Stored(kind, tensor.shape, raw.tobytes())
+            file.tensors[name] = gguf_edit.quantised(tensor.values, "Q8_0")
     return file.write(out)
 
 

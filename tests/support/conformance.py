@@ -307,11 +307,12 @@ def check_quantised(made: Made, folder: Path) -> list[str]:
     import torch
 
     source = gguf_edit.read(made.gguf)
+    folder.mkdir(parents=True, exist_ok=True)
     problems = []
     for ggml_type in QUANTISED:
         packed, decoded = _requantised(source, ggml_type)
-        ours = _streamed(packed.write(folder / f"{made.case.name}-{ggml_type}.gguf"))
-        theirs = _streamed(decoded.write(folder / f"{made.case.name}-{ggml_type}-f32.gguf"))
+        ours = _streamed(packed.write_with_gguf_py(folder / f"{made.case.name}-{ggml_type}.gguf"))
+        theirs = _streamed(decoded.write_with_gguf_py(folder / f"{made.case.name}-{ggml_type}-f32.gguf"))
         if list(ours) != list(theirs):
             problems.append(f"{ggml_type}: names differ: {sorted(set(ours) ^ set(theirs))[:5]}")
             continue
@@ -336,18 +337,15 @@ def _streamed(gguf: Path) -> Tensors:
 def _requantised(source: gguf_edit.Edited, ggml_type: str) -> tuple[gguf_edit.Edited, gguf_edit.Edited]:
     """An F32 GGUF with its matrices in `ggml_type` (libgguf), and with what gguf-py decodes of them."""
     import gguf
-    import libgguf
 
-    kind = gguf.GGMLQuantizationType[ggml_type]
-    block, _ = gguf.GGML_QUANT_SIZES[kind]
+    block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[ggml_type]]
     packed, decoded = dict(source.tensors), dict(source.tensors)
     for name, tensor in source.tensors.items():
-        plain = tensor.kind != gguf.GGMLQuantizationType.F32  # or quantised by the converter itself
-        if plain or len(tensor.shape) < 2 or tensor.shape[-1] % block or _stays_plain(name):
-            continue
-        rows = libgguf.quantize_rows(tensor.values.reshape(-1, tensor.shape[-1]), int(kind))
-        packed[name] = gguf_edit.Stored(kind, tensor.shape, rows.tobytes())
-        decoded[name] = gguf_edit.Stored(tensor.kind, tensor.shape, gguf.quants.dequantize(rows, kind).tobytes())
+        if tensor.kind is not gguf.GGMLQuantizationType.F32 or len(tensor.shape) < 2:
+            continue  # whole numbers, vectors, and what the converter itself quantised
+        if tensor.shape[-1] % block == 0 and not _stays_plain(name):
+            packed[name] = gguf_edit.quantised(tensor.values, ggml_type)
+            decoded[name] = gguf_edit.stored(packed[name].values)
     return replace(source, tensors=packed), replace(source, tensors=decoded)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import libgguf
 import numpy as np
 import numpy.typing as npt
 
@@ -44,6 +45,13 @@ def stored(values: npt.NDArray[Any], kind: str = "F32") -> Stored:
     array = np.ascontiguousarray(values, dtype=np.float32)
     data = array if kind == "F32" else gguf.quants.quantize(array, type)
     return Stored(type, tuple(array.shape), data.tobytes())
+
+
+def quantised(values: npt.NDArray[Any], kind: str) -> Stored:
+    """`values` as a tensor of any type that llama.cpp makes, by libgguf."""
+    type = gguf.GGMLQuantizationType[kind]
+    rows = libgguf.quantize_rows(values.reshape(-1, values.shape[-1]), int(type))
+    return Stored(type, tuple(values.shape), rows.tobytes())
 
 
 @dataclass

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
-import libgguf
-import numpy as np
 import pytest
 
 from ggufmap.mapping.plan import Plan
@@ -59,14 +56,12 @@ def quantised(source: Path, out: Path, choose: Choice) -> Path:
         parts = name.split(".")
         layer, module = (int(parts[1]), parts[2]) if parts[0] == "blk" else (-1, parts[0])
         if len(tensor.shape) > 1 and "norm" not in name and module not in ("ffn_gate_inp", "exp_probs_b"):
-            file.tensors[name] = _stored(tensor.values, gguf.GGMLQuantizationType[choose(layer, module)])
+            file.tensors[name] = _stored(tensor.values, choose(layer, module))
     return file.write(out)
 
 
-def _stored(values: Any, kind: gguf.GGMLQuantizationType) -> Stored:
-    if kind is gguf.GGMLQuantizationType.F16:
-        return Stored(kind, values.shape, values.astype(np.float16).tobytes())
-    return Stored(kind, values.shape, libgguf.quantize_rows(values.reshape(-1, values.shape[-1]), int(kind)).tobytes())
+def _stored(values: Any, kind: str) -> Stored:
+    return gguf_edit.stored(values, kind) if kind == "F16" else gguf_edit.quantised(values, kind)
 
 
 def llama(layers: int) -> Case:

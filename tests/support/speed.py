@@ -5,9 +5,11 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 _USUAL_S = 0.05  # CPU time of `_work` there
 _MOST = 3.0  # beyond this a limit would say nothing
+_Result = TypeVar("_Result")
 _FRESH = 64 << 20  # bytes
 
 
@@ -20,15 +22,19 @@ def slower() -> float:
     return min(_MOST, max(1.0, sorted(_work() for _ in range(3))[1] / _USUAL_S))
 
 
-def usual_seconds(work: Callable[[], object], limit: float) -> float:
-    """CPU seconds of `work` at the usual speed: of the first of three runs that stays below `limit`, or the least."""
+def usual_seconds(work: Callable[[], _Result], limit: float) -> tuple[float, _Result]:
+    """CPU seconds of `work` at the usual speed: of the first of three runs that stays below `limit`, or the least.
+
+    And what the last run returned.
+    """
     found: list[float] = []
-    while len(found) < 3 and not (found and found[-1] < limit):
+    while True:
         before, started = slower(), time.process_time()
-        work()
+        result = work()
         spent = time.process_time() - started
         found.append(spent / max(before, slower()))
-    return min(found)
+        if found[-1] < limit or len(found) == 3:
+            return min(found), result
 
 
 def _work() -> float:
