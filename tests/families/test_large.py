@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from support.speed import slower
+from support.speed import fastest, measured, slack
 from support.synthetic import generator
 
 from ggufmap.mapping import Role
@@ -43,41 +42,18 @@ def glm5(synthesize: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return Path(synthesize.write(synthesize.MODELS["glm-5"](), tmp_path_factory.mktemp("glm5"), 10)[0])
 
 
-# A process in between: what a child of pytest has at its peak would count pytest's own memory.
-_MEASURE = """
-import json, resource, subprocess, sys, time
-started = time.perf_counter()
-done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-wall, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-assert done.returncode == 0, done.stderr.decode()[-3000:]
-measured = {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "rss_mb": used.ru_maxrss / 1024}
-print(json.dumps({"report": json.loads(done.stdout), **measured}))
-"""
-
-
+@dataclass(frozen=True)
 class Audit:
-    """One run of `ggufmap audit --json` as a process: its report, seconds and peak memory."""
+    """What one run of `ggufmap audit --json` said, as a process, and its peak memory."""
 
-    def __init__(self, path: Path, *options: str) -> None:
-        audit = [sys.executable, "-m", "ggufmap.cli.main", "audit", str(path), "--json", *options]
-        found = json.loads(subprocess.check_output([sys.executable, "-c", _MEASURE, *audit]))
-        self.report: dict[str, Any] = found["report"]
-        self.rss_mb: float = found["rss_mb"]
-        # Where the machine is busy with something else, what this process used of it is the fairer number.
-        self.seconds: float = min(found["wall"], found["cpu"])
+    report: dict[str, Any]
+    rss_mb: float
 
 
-def best(run: Callable[[], Audit], limit: float) -> Audit:
-    """The first of three runs that takes less than `limit` seconds, or the fastest."""
-    runs: list[Audit] = []
-    while not runs or (min(audit.seconds for audit in runs) >= limit and len(runs) < 3):
-        runs.append(run())
-    return min(runs, key=lambda audit: audit.seconds)
-
-
-def slack() -> float:
-    """1, or more where others slow this machine down: all of its processors busy, or its host's."""
-    return max(slower(), 1.0 if os.getloadavg()[0] <= (os.cpu_count() or 1) + 1 else 2.0)
+def audited(path: Path, *options: str) -> tuple[float, Audit]:
+    """Seconds of a run, and what it said."""
+    found = measured([sys.executable, "-m", "ggufmap.cli.main", "audit", str(path), "--json", *options])
+    return found.seconds(), Audit(json.loads(found.stdout), found.rss_mb)
 
 
 def counts(report: dict[str, Any]) -> tuple[int, ...]:
@@ -98,20 +74,22 @@ def test_glm_5_is_402_gb_and_a_few_mb(glm5: Path) -> None:
 
 
 def test_glm_5_audits_clean_by_the_rows_in_a_second(glm5: Path, record_property: Callable[..., None]) -> None:
-    audit = best(lambda: Audit(glm5, "--offline"), 1.5 * slack())
+    limit = 1.5 * slack()
+    seconds, audit = fastest(lambda: audited(glm5, "--offline"), limit)
     report, summary = audit.report, audit.report["summary"]
     assert counts(report) == (1809, 1782, 27, 0, 81)
     assert problems(summary) == (0, 0, 0)
     assert (report["model"]["splits"], report["model"]["draft_blocks"]) == (10, 1)
-    record_property("seconds", audit.seconds)
+    record_property("seconds", seconds)
     record_property("rss_mb", audit.rss_mb)
-    print(f"GLM-5 offline: {audit.seconds:.2f} s, {audit.rss_mb:.0f} MB")
-    assert audit.seconds < 1.5 * slack()
+    print(f"GLM-5 offline: {seconds:.2f} s, {audit.rss_mb:.0f} MB")
+    assert seconds < limit
     assert audit.rss_mb < 200
 
 
 def test_glm_5_fills_every_parameter_of_vllm(glm5: Path, record_property: Callable[..., None]) -> None:
-    audit = best(lambda: Audit(glm5), 20 * slack())
+    limit = 20 * slack()
+    seconds, audit = fastest(lambda: audited(glm5), limit)
     report, summary = audit.report, audit.report["summary"]
     assert counts(report) == (1809, 1782, 27, 0, 81)
     assert problems(summary) == (0, 0, 0)
@@ -124,9 +102,9 @@ def test_glm_5_fills_every_parameter_of_vllm(glm5: Path, record_property: Callab
     )
     draft = {entry["tensor"] for entry in report["assignments"] if entry["role"] == "draft"}
     assert len(draft) == 27 and all(tensor.startswith("blk.78.") for tensor in draft)
-    record_property("seconds", audit.seconds)
-    print(f"GLM-5 traced: {audit.seconds:.1f} s")
-    assert audit.seconds < 20 * slack()
+    record_property("seconds", seconds)
+    print(f"GLM-5 traced: {seconds:.1f} s")
+    assert seconds < limit
 
 
 def test_gguf_py_s_own_map_loses_the_draft(glm5: Path) -> None:

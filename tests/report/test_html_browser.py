@@ -13,6 +13,7 @@ from support import browser as chrome
 from support import small_models as small
 from support.assets import ROOT
 from support.reports import HOSTILE, Report, glm_5_report, hostile_report, long_report, offline_report
+from support.speed import slack
 
 from ggufmap.report.html import html_page
 from ggufmap.report.patterns import size
@@ -342,7 +343,10 @@ def test_sixty_thousand_rows_without_lag(
     for key, milliseconds in middle.items():
         record_property(f"{key}_ms", milliseconds)
     # Of several tries the best: the machine is not this test's alone.
-    assert min(typed[:6]) < 100 and min(regex[:3]) < 100 and min(sort) < 400 and min(scroll) < 50, middle
+    best = {"typing": min(typed[:6]), "regex": min(regex[:3]), "sorting": min(sort), "scrolling": min(scroll)}
+    limits = {"typing": 100, "regex": 100, "sorting": 400, "scrolling": 50}
+    late = slack()
+    assert all(best[key] < limits[key] * late for key in limits), (best, late)
 
 
 def test_memory_of_the_sizes(browser: chrome.Browser, pages: dict[str, Path]) -> None:

@@ -78,6 +78,9 @@ class HttpServer:
     """An Authorization header without which the answer is 401."""
     requests: list[Request] = field(default_factory=list)
     sent: int = 0
+    waiting: int = 0
+    """Requests that wait out their delay now, and the most that did so at once."""
+    most_waiting: int = 0
     routes: Callable[[Any, str], bool] | None = None
     """Answers a request itself, given the handler and the path."""
 
@@ -132,8 +135,12 @@ class _Handler(BaseHTTPRequestHandler):
             owner.requests.append(Request(self.path, {k.lower(): v for k, v in self.headers.items()}))
             number = len(owner.requests)
             fault = owner.fault if number <= owner.times else Fault.NONE
+            owner.waiting += 1
+            owner.most_waiting = max(owner.most_waiting, owner.waiting)
         path = unquote(urlsplit(self.path).path)
         time.sleep(owner.delay)
+        with owner.lock:
+            owner.waiting -= 1
         with contextlib.suppress(OSError):
             if owner.routes is not None and owner.routes(self, path):
                 return

@@ -45,6 +45,11 @@ class Hub:
         """Bytes of file bodies."""
         return self.cdn.sent
 
+    @property
+    def answers(self) -> int:
+        """Requests of both hosts."""
+        return len(self.api.requests) + len(self.cdn.requests)
+
     def files(self) -> list[str]:
         """All paths in the repository."""
         paths = (path for path in self.folder.rglob("*") if path.is_file())

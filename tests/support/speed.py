@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 _USUAL_S = 0.05  # CPU time of `_work` there
@@ -35,6 +40,50 @@ def usual_seconds(work: Callable[[], _Result], limit: float) -> tuple[float, _Re
         found.append(spent / max(before, slower()))
         if found[-1] < limit or len(found) == 3:
             return min(found), result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A process that ran: what it said, and took. Seconds on the clock and of the processor, its peak memory."""
+
+    stdout: str
+    wall: float
+    cpu: float
+    rss_mb: float
+
+    def seconds(self, waiting: float = 0.0) -> float:
+        """What it takes where nobody else keeps the machine busy, of which it waits `waiting` seconds for others."""
+        return min(self.wall, self.cpu + waiting)
+
+
+# A process in between: what a child of pytest has at its peak would count pytest's own memory.
+_MEASURE = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+wall, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+assert done.returncode == 0, done.stderr[-3000:]
+found = {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "rss_mb": used.ru_maxrss / 1024}
+print(json.dumps({"stdout": done.stdout, **found}))
+"""
+
+
+def measured(command: Sequence[str], env: Mapping[str, str] | None = None) -> Measured:
+    """Run a command that has to succeed, from its start to its end."""
+    return Measured(**json.loads(subprocess.check_output([sys.executable, "-c", _MEASURE, *command], env=env)))
+
+
+def fastest(run: Callable[[], tuple[float, _Result]], limit: float) -> tuple[float, _Result]:
+    """Seconds and result of the first of three runs that takes less than `limit` seconds, or of the fastest."""
+    runs: list[tuple[float, _Result]] = []
+    while not runs or (min(seconds for seconds, _ in runs) >= limit and len(runs) < 3):
+        runs.append(run())
+    return min(runs, key=lambda found: found[0])
+
+
+def slack() -> float:
+    """1, or more where others slow this machine down: all of its processors busy, or its host's."""
+    return max(slower(), 1.0 if os.getloadavg()[0] <= (os.cpu_count() or 1) + 1 else 2.0)
 
 
 def _work() -> float:
