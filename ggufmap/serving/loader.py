@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What a load did: parameters filled, bytes read by this rank and those of its tensors, most memory held."""
+    """What a load did: parameters filled, bytes read by this rank and those of its tensors, most memory held.
+
+    `huge`: bytes of the parameters' memory that huge pages were asked for to the end.
+    """
 
     parameters: int
     read: int
     stored: int
     peak: int
+    huge: int
 
 
 def make_loader_class() -> type:
@@ -112,7 +116,7 @@ def load_into(
     from ggufmap.mapping import Role
     from ggufmap.serving.memory import available
     from ggufmap.serving.progress import load_progress
-    from ggufmap.stream import Budget, Lazy, Workers, stream
+    from ggufmap.stream import Budget, HugePages, Lazy, Workers, stream
 
     started = time.perf_counter()
     role = Role.DRAFT if draft else Role.TARGET
@@ -127,7 +131,7 @@ def load_into(
         # Online quantisation makes its parameters on the GPU when their weights come.
         on_gpu = torch.cuda.is_available() and any(p.is_cuda or p.is_meta for p in model.parameters())
         with (
-            Workers(budget, background=True, pinned=on_gpu) as workers,
+            Workers(budget, background=True, pinned=on_gpu, pages=HugePages(model.parameters())) as workers,
             load_progress(f"{checkpoint.name} ({role})", total, rank, ranks) as progress,
         ):
             tensors = stream(plan, checkpoint, dtype, progress, wanted.__contains__, lazy, workers, forget=forget)
@@ -151,7 +155,7 @@ def load_into(
         role.value,
         time.perf_counter() - started,
     )
-    return LoadReport(parameters, lazy.meter.nbytes, total, budget.peak)
+    return LoadReport(parameters, lazy.meter.nbytes, total, budget.peak, workers.pages.asked)
 
 
 def _rank() -> tuple[int, int]:

@@ -169,6 +169,7 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # torch is untyped here
         window = _window(layout, self.source)
         out = _straight(part, window, self.source)
         need = self.source.need(window.rows, window.columns)
+        self.workers.pages.before(part)
         with (
             torch.no_grad(),
             self.workers.scratch(need, f"tensor {self.source.name}") as scratch,

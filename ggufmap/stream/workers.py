@@ -22,6 +22,7 @@ import torch
 
 from ggufmap.errors import UsageError
 from ggufmap.stream.lanes import Lanes, host_memory
+from ggufmap.stream.pages import HugePages
 
 DEFAULT_LIMIT = 1 << 30
 LEAST_LIMIT = 16 << 20
@@ -117,7 +118,7 @@ class Workers:
     """Threads that fill pieces of a destination, and their buffers. A context manager that ends them.
 
     With `background`, work that is given to `each` goes on after it returns: until `drain`, or the end. The threads'
-    buffers are `pinned` for destinations on a GPU, which they reach by `lanes`.
+    buffers are `pinned` for destinations on a GPU, which they reach by `lanes`; `pages` are those of destinations here.
     """
 
     def __init__(
@@ -128,9 +129,11 @@ class Workers:
         background: bool = False,
         pinned: bool = False,
         lanes: Lanes | None = None,
+        pages: HugePages | None = None,
     ) -> None:
         self.background = background
         self.lanes = lanes or Lanes()
+        self.pages = pages or HugePages()
         self._pinned = pinned
         self.pending: deque[Future[None]] = deque()
         self.done = 0

@@ -28,16 +28,19 @@ import numpy as np
 Result = dict[str, Any]
 
 PIECE = 1 << 21  # values
-TOUCHED = 4  # times a file's size: bfloat16 values of what has four bits
+TOUCHED = (4 << 30, 6)  # bytes at least, and times a file's size: bfloat16 values of what has four bits take four
 MEMORY = 1 << 30  # bytes: the default budget
 HANGS_S = 120
 
 
 @contextmanager
-def measured(result: Result, model: Path | None = None) -> Iterator[None]:
-    """Time and peak memory of the block, into `result`. With `model`, after the machine has memory for its values."""
+def measured(result: Result, model: Path | None = None, *, huge: bool = False) -> Iterator[None]:
+    """Time and peak memory of the block, into `result`.
+
+    With `model`, after the machine has memory for its values, in pages of the kind that the block asks for.
+    """
     if model is not None:
-        _have_memory(TOUCHED * model.stat().st_size)
+        _have_memory(max(TOUCHED[0], TOUCHED[1] * model.stat().st_size), huge=huge)
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
     cpu, started = time.process_time(), time.perf_counter()
@@ -48,7 +51,7 @@ def measured(result: Result, model: Path | None = None) -> Iterator[None]:
     result["grown"] = result["rss"] - before
 
 
-def _have_memory(nbytes: int) -> None:
+def _have_memory(nbytes: int, *, huge: bool) -> None:
     """Touch as much memory and give it back: a virtual machine's host takes what is free for some seconds.
 
     Getting it again takes longer than a load; whose process imports longest would pay most. Old pages of the page cache
@@ -56,6 +59,8 @@ def _have_memory(nbytes: int) -> None:
     """
     size = min(nbytes, _kilobytes("/proc/meminfo", "MemAvailable") // 2)
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        if huge:
+            memory.madvise(mmap.MADV_HUGEPAGE)
         for start in range(0, len(memory), mmap.PAGESIZE):
             memory[start] = 1
 
@@ -131,8 +136,9 @@ def load_ours(model: Path, scratch: Path) -> Result:
     folder = _model_dir(model, scratch)
     target = _vllm_model(folder)
     result: Result = {}
-    with measured(result, model):
-        load_into(target, folder, torch.bfloat16)
+    with measured(result, model, huge=True):
+        report = load_into(target, folder, torch.bfloat16)
+    result["huge"] = report.huge
     result["destination"] = sum(p.numel() * p.element_size() for p in target.parameters())
     return result
 
@@ -212,21 +218,27 @@ def _vllm_model_and_config(folder: Path) -> tuple[Any, Any]:
 def load_bound(model: Path, _: Path) -> Result:
     """The least that any load does: each stored byte read once, each bfloat16 value written once to new memory.
 
-    In pieces, on as many threads as there are cores; nothing is decoded.
+    In pieces, on as many threads as there are cores; nothing is decoded. The memory is as vLLM has it from torch.
     """
-    return _bare_load(model, decoding=False)
+    return _bare_load(model, decoding=False, huge=False)
+
+
+def load_bound_huge(model: Path, _: Path) -> Result:
+    """The same with huge pages, as ggufmap asks for."""
+    return _bare_load(model, decoding=False, huge=True)
 
 
 def load_kernels(model: Path, _: Path) -> Result:
-    """The same, decoded and rounded by the kernels that ggufmap uses: what any load with them does, and no more."""
-    return _bare_load(model, decoding=True)
+    """That, decoded and rounded by the kernels that ggufmap uses: what any load with them does, and no more."""
+    return _bare_load(model, decoding=True, huge=True)
 
 
-def _bare_load(model: Path, *, decoding: bool) -> Result:
+def _bare_load(model: Path, *, decoding: bool, huge: bool) -> Result:
     import torch
 
     from ggufmap.checkpoint import open_checkpoint
     from ggufmap.stream.dequantise import decode, is_native
+    from ggufmap.stream.pages import HugePages
 
     with open_checkpoint(model) as checkpoint:
         tensors = list(checkpoint.tensors.values())
@@ -250,7 +262,8 @@ def _bare_load(model: Path, *, decoding: bool) -> Result:
 
     result: Result = {}
     torch.set_num_threads(1)  # each thread has its own pieces
-    with measured(result, model), ThreadPoolExecutor(threads) as pool:
+    with measured(result, model, huge=huge), ThreadPoolExecutor(threads) as pool:
+        HugePages(kept if huge else ())
         pieces = [
             pool.submit(fill, tensor, PIECE * index, piece)
             for tensor, destination in zip(tensors, kept, strict=True)
@@ -354,6 +367,7 @@ CASES: dict[str, Callable[[Path, Path], Result]] = {
         header_gguf_py,
         audit_offline,
         load_bound,
+        load_bound_huge,
         load_kernels,
         load_ours,
         load_safetensors,
