@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LoadReport:
     """What a load did: parameters filled, bytes read by this rank and those of its tensors, most memory held.
 
-    `huge`: bytes of the parameters' memory that huge pages were asked for to the end.
+    `huge`: bytes of memory, its buffers among them, that huge pages were asked for to the end.
     """
 
     parameters: int

@@ -44,6 +44,12 @@ class HugePages:
         """Bytes that huge pages are being asked for."""
         return sum(len(span) for span in self._asked)
 
+    def also(self, memory: torch.Tensor) -> None:
+        """Ask for `memory`, too, if it is new and they are worth it."""
+        with self._lock:
+            if self._asked:
+                self._asked += [span for span in _spans([memory], self._size) if _advise(span, mmap.MADV_HUGEPAGE)]
+
     def before(self, part: torch.Tensor) -> None:
         """All of `part` is about to be written, by this thread: see how long one of its pages takes, now and then."""
         if not self._asked:
@@ -93,8 +99,7 @@ def _size() -> int:
 def _spans(tensors: Iterable[torch.Tensor], size: int) -> list[range]:
     """The addresses of whole huge pages in the tensors' memory, neighbours as one."""
     found: list[range] = []
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type == "cpu"}
-    for start, nbytes in sorted(storages.items()):
+    for start, nbytes in sorted((t.data_ptr(), t.nbytes) for t in tensors if t.device.type == "cpu"):
         if found and start <= found[-1].stop + _GAP:
             found[-1] = range(found[-1].start, max(found[-1].stop, start + nbytes))
         else:

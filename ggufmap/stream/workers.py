@@ -231,6 +231,8 @@ class Workers:
         buffer: Buffer | None = getattr(self._local, "buffer", None)
         if buffer is None:
             buffer = self._local.buffer = host_memory(self._buffer_bytes, pinned=self._pinned)
+            if not self._pinned:
+                self.pages.also(torch.from_numpy(buffer))
         yield buffer
 
 

@@ -130,11 +130,27 @@ def test_only_what_is_about_to_be_written_is_touched(memory: torch.Tensor) -> No
 
 
 @on_request
-def test_neighbours_are_asked_for_together_and_storages_once(memory: torch.Tensor) -> None:
-    views = [memory[:10].view(2, 5), memory[SIZE:]]  # of the same storage
-    assert len(pages._spans(views, SIZE)) == 1
+def test_neighbours_are_asked_for_together(memory: torch.Tensor) -> None:
+    """Views of the same memory, and what has no whole page between two that have, add nothing by themselves."""
+    views = [memory[: 2 * SIZE], memory[SIZE : SIZE + 10].view(2, 5), memory[2 * SIZE + 1000 :], memory]
     small = [torch.empty(1000), torch.empty((), device="meta")]
-    assert sum(len(span) for span in pages._spans([*views, *small], SIZE)) in (COUNT * SIZE, (COUNT + 1) * SIZE)
+    (span,) = pages._spans([*views, *small], SIZE)
+    assert len(span) in (COUNT * SIZE, (COUNT + 1) * SIZE)
+    assert memory.data_ptr() <= span.start < memory.data_ptr() + SIZE
+
+
+@on_request
+def test_more_memory_shares_the_decision(memory: torch.Tensor) -> None:
+    found = HugePages([memory], timed(1.0, 5.0))
+    buffer, later = (torch.empty((COUNT + 1) * SIZE, dtype=torch.uint8) for _ in range(2))
+    asked = found.asked
+    found.also(buffer)
+    assert found.asked >= asked + COUNT * SIZE and "hg" in flags(parts_of(buffer)[0])
+    for part in parts_of(memory):
+        found.before(part)
+    assert not found.asked and "nh" in flags(parts_of(buffer)[0])
+    found.also(later)
+    assert not found.asked and not flags(parts_of(later)[0]) & {"hg", "nh"}
 
 
 def test_tensors_that_hold_none_are_left_alone() -> None:
