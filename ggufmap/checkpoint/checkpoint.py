@@ -19,7 +19,7 @@ from ggufmap.checkpoint.splits import check_set, members, model_file
 from ggufmap.checkpoint.tensor import Tensor
 from ggufmap.errors import FileError, GgufmapError
 
-_HASH_CHUNK = 1 << 20
+_HASH_CHUNK = 1 << 18  # bytes: still in a core's cache when they are hashed
 _AT_ONCE = 8
 """Remote splits that are opened at a time."""
 
@@ -103,12 +103,14 @@ class Checkpoint:
 
     def header_hash(self) -> str:
         """SHA-256 over the headers of all splits (metadata and tensor tables, no tensor data), in hex."""
-        digest = hashlib.sha256()
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(_HASH_CHUNK))
         for split in self.splits:
             end = min(split.header.data_offset, split.source.size)
             digest.update(end.to_bytes(8, "little"))
             for start in range(0, end, _HASH_CHUNK):
-                digest.update(split.source.read(start, min(_HASH_CHUNK, end - start)))
+                part = buffer[: end - start]
+                split.source.read_into(start, part)
+                digest.update(part)
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -132,11 +134,11 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    path: Place,
+    path: Place | str,
     *,
     check: bool = True,
-    draft: Place | None = None,
-    mmproj: Place | None = None,
+    draft: Place | str | None = None,
+    mmproj: Place | str | None = None,
     look_beside: bool = False,
 ) -> Checkpoint:
     """Open the checkpoint at `path`: a file, any split of a set, or a local folder that holds one model.
@@ -152,7 +154,7 @@ def open_checkpoint(
         opened.callback(_close, splits)
         model, file = splits[0].header.metadata, splits[0].place
 
-        def side(named: Place | None, fits: Callable[[Metadata, Metadata], None]) -> tuple[Split, ...]:
+        def side(named: Place | str | None, fits: Callable[[Metadata, Metadata], None]) -> tuple[Split, ...]:
             if named is None:
                 return ()
             found = _open_set(named, check)
@@ -190,10 +192,10 @@ def _close(splits: Sequence[Split]) -> None:
         split.source.close()
 
 
-def _open_set(path: Place, check: bool) -> tuple[Split, ...]:
+def _open_set(path: Place | str, check: bool) -> tuple[Split, ...]:
     opened: list[Split] = []
     try:
-        named = model_file(path) if isinstance(path, Path) else path
+        named = model_file(Path(path)) if isinstance(path, (Path, str)) else path
         opened.append(_open_split(named, check))
         files = members(named, opened[0].header)
         opened += _open_others([file for file in files if file != named], check)

@@ -129,6 +129,10 @@ class LocalFile:
         """See ByteSource.read."""
         if offset < 0 or length < 0 or length > self._size - offset:
             raise FileError(f"{self.name}: {length} bytes wanted at offset {offset}, the file has {self._size}")
+        with contextlib.suppress(OSError):  # which `read_into` meets again, and names
+            found = os.pread(self._fd, length, offset)
+            if len(found) == length:
+                return found
         buffer = bytearray(length)
         self.read_into(offset, memoryview(buffer))
         return bytes(buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,24 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
             checkpoint.read(tensor, slice(0, 4, 2))
         with pytest.raises(ValueError, match=r"output\.weight: buffer of 3 bytes for 256"):
             checkpoint.read_into(tensor, memoryview(bytearray(3)), slice(0, 1))
+
+
+def test_the_hash_is_over_each_header_s_length_and_bytes(tmp_path: Path) -> None:
+    """Longer than what is read at once, and not a multiple of it."""
+    changes = {0: {"note": (gb.STRING, "x" * 700_001)}}
+    digest = hashlib.sha256()
+    paths = small.write_splits(tmp_path, [small.llama_tensors()[:9], small.llama_tensors()[9:]], changes=changes)
+    with open_checkpoint(paths[0]) as checkpoint:
+        for path, split in zip(paths, checkpoint.splits, strict=True):
+            header = path.read_bytes()[: split.header.data_offset]
+            digest.update(len(header).to_bytes(8, "little") + header)
+        assert checkpoint.splits[0].header.data_offset > 700_000
+        assert checkpoint.header_hash() == digest.hexdigest()
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    with open_checkpoint(str(small.write_llama(tmp_path / "m.gguf"))) as checkpoint:
+        assert checkpoint.path == tmp_path / "m.gguf"
 
 
 def test_name_is_the_header_s_or_the_file_s(tmp_path: Path) -> None:

@@ -33,6 +33,14 @@ def test_reads_exactly_what_is_asked(file: LocalFile) -> None:
     assert buffer == b"\x62\x63"
 
 
+def test_a_read_that_the_system_answers_in_parts_is_whole(file: LocalFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal, or a file system over a network, may do."""
+    one, several = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: one(fd, min(length, 7), offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: several(fd, [buffers[0][:7]], offset))
+    assert file.read(3, 50) == bytes(range(3, 53))
+
+
 @pytest.mark.parametrize(("offset", "length"), [(99, 2), (101, 0), (-1, 1), (0, -1), (1 << 63, 1), (0, 1 << 63)])
 def test_reads_outside_the_file_are_refused(file: LocalFile, offset: int, length: int) -> None:
     with pytest.raises(FileError, match=f"{length} bytes wanted at offset {offset}, the file has 100"):
