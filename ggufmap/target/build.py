@@ -70,6 +70,9 @@ def _configuration(model_dir: Path, world: World, speculative: dict[str, Any] | 
         dtype="bfloat16",
         tensor_parallel_size=world.tensor_parallel,
         enable_expert_parallel=world.expert_parallel,
+        # Says nothing of parameters. vLLM 0.32 (platforms/cpu.py) turns it off late for MLA where a CPU has no AMX, and
+        # then refuses the block size that it chose for a hybrid model before (GLM-5.3-Flash).
+        enable_prefix_caching=False,
         distributed_executor_backend="mp" if world.tensor_parallel > 1 else None,
         speculative_config=speculative,
     ).create_engine_config()

@@ -21,7 +21,9 @@ from ggufmap.checkpoint import open_checkpoint
 from ggufmap.mapping import Plan, Role, resolve
 from ggufmap.mapping.plan import Assignment
 from ggufmap.modeldir.config import config_from_header
+from ggufmap.serving.preflight import preflight
 from ggufmap.stream import stream
+from ggufmap.target import client
 
 NAMES = tiny_moe.FAMILIES
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
@@ -114,6 +116,21 @@ def test_vllm_takes_every_tensor_and_misses_none(tiny: TinyFactory, tracer: Trac
         # GLM-5.3's draft class never has a head of its own, so none is there to be deferred.
         never = {"head"} if name == "glm53_flash" else set()
         assert deferred == ({} if own_head else dict.fromkeys({"embed_tokens", "head"} - never, size))
+
+
+@pytest.mark.parametrize("question", ["trace_with_amx", "trace_without_amx"])
+@pytest.mark.parametrize("name", ["deepseek_v3", "glm53_flash"])
+def test_what_fits_does_not_depend_on_the_processor(
+    tiny: TinyFactory, tracer: Tracer, monkeypatch: pytest.MonkeyPatch, name: str, question: str
+) -> None:
+    """vLLM configures MLA by whether there is AMX; for a hybrid model its defaults contradict themselves without."""
+    monkeypatch.setattr(client, "_ask", lambda request, _: tracer.ask(question, request))
+    found = preflight(tiny(name)[1])
+    found.checkpoint.close()
+    assert found.plan.ok, found.plan.problems()
+    assert found.plan.trace is not None
+    assert found.plan.trace.target.class_name == VLLM_CLASSES[name][0]
+    assert all(parameter.complete for parameter in found.plan.trace.target.parameters.values())
 
 
 def reassembled(assignment: Assignment, file: gguf_edit.Edited, heads: int) -> list[npt.NDArray[np.float32]]:

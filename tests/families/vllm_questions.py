@@ -43,6 +43,7 @@ def draft_config(request: Request) -> dict[str, Any]:
             load_format="dummy",
             enforce_eager=True,
             dtype="bfloat16",
+            enable_prefix_caching=False,  # as the trace does, and why
             speculative_config=request["speculative"],
         ).create_engine_config()
     found = engine.speculative_config.draft_model_config.hf_config
@@ -57,7 +58,26 @@ def trace_without_promotion() -> None:
     worker.main()
 
 
-LIKE_THE_WORKER = ("trace_without_promotion",)
+def trace_with_amx() -> None:
+    """The worker on a processor with Intel's AMX, which changes what vLLM configures for MLA."""
+    _trace_on_a_processor(amx=True)
+
+
+def trace_without_amx() -> None:
+    """The worker on any other."""
+    _trace_on_a_processor(amx=False)
+
+
+def _trace_on_a_processor(*, amx: bool) -> None:
+    import torch
+
+    from ggufmap.target import worker
+
+    torch.cpu._is_amx_tile_supported = lambda: amx
+    worker.main()
+
+
+LIKE_THE_WORKER = ("trace_without_promotion", "trace_with_amx", "trace_without_amx")
 """Those that read standard input, write standard output and end the process themselves."""
 
 
