@@ -61,7 +61,7 @@ class HugePages:
             return
         start = part.data_ptr()
         first = -(-start // self._size) * self._size
-        if first + self._size > start + part.numel() * part.element_size():
+        if first + self._size > start + part.nbytes:
             return
         started = self._clock()
         ctypes.memset(first, 0, 1)  # the whole page comes with its first byte

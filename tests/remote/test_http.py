@@ -11,6 +11,7 @@ from remote.conftest import LIMITS, Serve
 from support import gguf_bytes as gb
 from support import small_models as small
 from support.http_server import Fault
+from support.speed import slack
 
 from ggufmap.checkpoint import Checkpoint, open_checkpoint
 from ggufmap.errors import FileError, GgufmapError
@@ -86,7 +87,7 @@ def test_splits_are_found_by_name_and_fetched_side_by_side(serve: Serve, folder:
         assert [split.place.name for split in checkpoint.splits] == [path.name for path in paths]
         assert len(checkpoint.tensors) == len(tensors)
     assert len(server.requests) == len(paths) == 21
-    assert server.most_waiting > 2
+    assert server.most_waiting >= 4
 
 
 def test_a_missing_split_is_named(serve: Serve, folder: Path) -> None:
@@ -149,7 +150,7 @@ def test_what_a_server_does_wrong_is_said(serve: Serve, fault: Fault, message: s
     started = time.monotonic()
     with pytest.raises(GgufmapError, match=message) as e:
         opened(server.url("m.gguf"), limits)
-    assert time.monotonic() - started < 30  # either would go on for 50 s or more
+    assert time.monotonic() - started < 5 * slack()
     assert e.value.exit_code == 2 and server.root in e.value.message
     assert server.sent < 8 << 20
 
@@ -191,11 +192,11 @@ def test_retry_after_is_honoured_within_its_bound(serve: Serve) -> None:
     server = serve(Fault.NEVER_NOW, times=1)
     started = time.monotonic()
     with opened(server.url("m.gguf"), dataclasses.replace(LIMITS, longest_wait_s=0.5)):
-        assert 0.5 <= time.monotonic() - started < 60  # of an hour
+        assert 0.5 <= time.monotonic() - started < 2 * slack()
     server = serve(Fault.BUSY, times=1)  # Retry-After: 0
     started = time.monotonic()
     with opened(server.url("m.gguf"), dataclasses.replace(LIMITS, backoff_s=9, longest_wait_s=9)):
-        assert time.monotonic() - started < 9
+        assert time.monotonic() - started < 2 * slack()
 
 
 @pytest.mark.parametrize(

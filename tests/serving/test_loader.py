@@ -23,6 +23,7 @@ from ggufmap.errors import FileError, MappingError, UsageError
 from ggufmap.modeldir.manifest import MANIFEST
 from ggufmap.serving.loader import load_into
 from ggufmap.serving.memory import KEY, limit_of, loader_arguments
+from ggufmap.stream import pages
 from ggufmap.stream.workers import LEAST_LIMIT
 
 
@@ -230,6 +231,20 @@ def test_a_load_says_what_it_did_and_stays_within_its_memory(tmp_path: Path) -> 
     done = load_into(Model(NAMES), model_dir(tmp_path / "d", path), torch.bfloat16, memory=LEAST_LIMIT)
     assert done.parameters == len(NAMES) and 0 < done.peak <= LEAST_LIMIT
     assert 0 < done.read <= done.stored
+
+
+def test_a_load_asks_for_huge_pages_for_what_holds_them(tmp_path: Path) -> None:
+    class Wide(Model):
+        """One parameter more, of 16 MiB, that the class fills itself."""
+
+        def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+            super().load_weights(weights)
+            self["wide"].data.copy_(torch.ones(4 << 20))
+
+    folder, size = model_dir(tmp_path / "d", small.write_llama(tmp_path / "m.gguf")), pages._size()
+    assert load_into(Model(NAMES), folder, torch.bfloat16).huge == 0
+    found = load_into(Wide(NAMES | {"wide": (4 << 20,)}), folder, torch.bfloat16).huge
+    assert found >= (16 << 20) - 2 * size if size else found == 0
 
 
 def test_the_memory_limit_comes_from_vllm_s_loader_config() -> None:
