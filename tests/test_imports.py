@@ -19,7 +19,7 @@ PACKAGE = Path(ggufmap.__file__).parent
 TABLE_FILE = PACKAGE.parent / "docs" / "architecture.md"
 
 # What the words of the table's last column mean, as modules below ggufmap.
-STAGES = ["checkpoint", "archs", "mapping", "target", "stream", "modeldir", "remote"]
+STAGES = ["checkpoint", "archs", "mapping", "target", "native", "stream", "modeldir", "remote"]
 WORDS: dict[str, list[str]] = {
     "nothing": [],
     **{name: [name] for name in (*STAGES, "errors", "whole", "serving", "report")},
@@ -44,6 +44,7 @@ OTHERS: dict[str, set[str]] = {
     "archs": set(),
     "mapping": set(),
     "target": {"torch", "numpy", "vllm", "vllm_gguf_plugin", "gguf", "transformers"},
+    "native": set(),
     "stream": {"torch", "numpy", "gguf", "libgguf"},
     "modeldir": {"numpy", "jinja2", "tokenizers"},
     "remote": {"requests", "urllib3", "boto3", "botocore", "huggingface_hub"},

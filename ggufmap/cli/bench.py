@@ -79,5 +79,6 @@ def _print(found: Figures) -> None:
     console.print(table)
     console.print(
         f"{found.load_s / found.bound_s:.2f} x the time of reading every byte and writing every value once; "
-        f"{found.threads} threads, {found.memory_peak / 1e6:.0f} of {found.memory_limit / 1e6:.0f} MB of host memory"
+        f"{found.threads} threads, {found.memory_peak / 1e6:.0f} of {found.memory_limit / 1e6:.0f} MB of host memory, "
+        f"decoded by {'libgguf' if found.compiler is None else f'what {found.compiler} has built'}"
     )

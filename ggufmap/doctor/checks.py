@@ -13,6 +13,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     software.clashes,
     software.imports,
     software.plugin,
+    software.decoders,
     device.gpus,
     device.compiled_for,
     mapping.mapping,

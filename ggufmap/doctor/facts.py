@@ -146,6 +146,8 @@ class Facts:
     conflicts: tuple[tuple[str, str, str], ...]
     host: Host
     environment: Environment
+    no_compiler: str = ""
+    """Why the decoders in C cannot be built; empty where they are."""
     device: str = ""
     """The GPU to simulate (`sm_100`); empty for what is here."""
     model: Model | None = None

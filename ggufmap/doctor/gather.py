@@ -16,6 +16,7 @@ from ggufmap.doctor.facts import Attention, Engine, Environment, Facts, Gpu, Mod
 from ggufmap.doctor.machine import host
 from ggufmap.errors import MissingDependencyError
 from ggufmap.mapping.storage import Storage
+from ggufmap.native import native
 from ggufmap.remote.locate import Given
 from ggufmap.serving.preflight import Preflight, preflight
 from ggufmap.target.client import survey_environment, survey_model
@@ -48,6 +49,7 @@ def gather(
         conflicts=tuple(packages.conflicts()),
         host=host(),
         environment=_environment(world.device),
+        no_compiler=native().why,
         device=world.device,
     )
     if look is None or untraced is None:

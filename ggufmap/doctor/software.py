@@ -114,5 +114,15 @@ def plugin(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def decoders(facts: Facts) -> Iterator[Finding]:
+    """Whether weights are decoded on the CPU by what the machine's own compiler makes, or slower."""
+    if facts.no_compiler:
+        yield note(
+            "decoders",
+            f"weights that a CPU decodes take up to ten times longer: {facts.no_compiler}",
+            "install gcc or clang, and let it write to a folder that programs may run from (GGUFMAP_CACHE)",
+        )
+
+
 def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "none"

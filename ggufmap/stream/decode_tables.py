@@ -1,4 +1,4 @@
-"""Tables that torch_decode looks bytes up in: made from gguf-py's constants, kept on each device that asks for them.
+"""Tables that decoders look bytes up in: made from gguf-py's constants, kept on each device that asks for them.
 
 A row of a table is at most eight bytes and is fetched as one integer: a byte's fields, or eight grid values, cost one
 gather. All grids, signs and lists of values are gguf-py's own (`gguf.quants`).
@@ -49,6 +49,11 @@ def fields(bits: int, values: range | tuple[float, ...]) -> Rows:
     shifts = np.arange(0, 8, bits)
     named = np.array(values, np.int8 if all(isinstance(value, int) for value in values) else np.float32)
     return np.asarray(named[(_BYTES[:, None] >> shifts) & ((1 << bits) - 1)])
+
+
+def listed(name: str) -> Rows:
+    """The sixteen values of a type that lists them."""
+    return np.array(_type(name).kvalues, np.int8)
 
 
 def nibbles(name: str) -> Rows:

@@ -1,8 +1,8 @@
 """Stored bytes to values: quantised ggml types to float32, plain ones to what they are.
 
-libgguf's C kernels (bit-equal to gguf-py's reference, GIL released) decode quantised rows; gguf-py is the fallback.
-Q2_0, which neither decodes yet, is decoded here. On a GPU torch's own operations do it, in the same order, so that the
-values are the same.
+Quantised rows are decoded by C that the machine's own compiler has built (`compiled.py`); without it by libgguf's
+kernels, for what it lacks by gguf-py. Q2_0, which neither decodes yet, is decoded here. On a GPU torch's own operations
+do it. All of them make the same values, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from ggufmap.checkpoint import Tensor
 from ggufmap.checkpoint.ggml_types import BYTES, GgmlType
 from ggufmap.errors import UnsupportedError
-from ggufmap.stream import torch_decode
+from ggufmap.stream import compiled, torch_decode
 from ggufmap.stream.lanes import Put
 
 _NATIVE: dict[str, torch.dtype] = {
@@ -34,6 +34,7 @@ _NATIVE: dict[str, torch.dtype] = {
 }
 
 Bytes = npt.NDArray[np.uint8]
+Values = compiled.Values
 _Decoder = Callable[[Bytes, npt.NDArray[np.float32]], None]
 
 
@@ -47,9 +48,17 @@ def value_dtype(type: GgmlType) -> torch.dtype | None:
     return _NATIVE.get(type.name)
 
 
-def decode(type: GgmlType, raw: Bytes, values: npt.NDArray[np.float32]) -> None:
-    """Decode contiguous whole blocks of a quantised type into `values`, of any contiguous shape, on this thread."""
-    _decoder(type)(raw, values.reshape(-1))
+def decode(type: GgmlType, raw: Bytes, values: Values) -> None:
+    """Decode contiguous whole blocks of a quantised type into `values`, of any contiguous shape, on this thread.
+
+    They are float32, or uint16 for the bits of bfloat16 where `decodes_to` says so.
+    """
+    (_compiled(type) or _decoder(type))(raw, values.reshape(-1))
+
+
+def decodes_to(type: GgmlType, dtype: torch.dtype) -> bool:
+    """Whether `decode` writes values of `dtype` of this quantised type. The first call may build the library."""
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and _compiled(type) is not None)
 
 
 def decodes_on_device(type: GgmlType) -> bool:
@@ -86,7 +95,13 @@ def require_decodable(tensor: Tensor) -> None:
 
 
 @cache
+def _compiled(type: GgmlType) -> compiled.Decoder | None:
+    return compiled.compiled(type, _decoder(type))
+
+
+@cache
 def _decoder(type: GgmlType) -> _Decoder:
+    """One that every machine has, and that the compiled one is held against."""
     for make in (_libgguf_decoder, _gguf_py_decoder, _own_decoder):
         found = make(type)
         if found is not None:

@@ -288,7 +288,7 @@ def _has_whole_rows(layout: torch.Tensor, source: Source) -> bool:
 
 def _straight(part: torch.Tensor, window: _Window, source: Source) -> torch.Tensor | None:
     """The destination as the matrix that `read` can fill itself, where the view is the window."""
-    if not (window.whole and source.fills(part.dtype) and part.device.type == "cpu" and part.is_contiguous()):
+    if not (part.device.type == "cpu" and part.is_contiguous() and window.whole and source.fills(part.dtype)):
         return None
     size = (window.rows.stop - window.rows.start, window.columns.stop - window.columns.start)
     return part.detach().as_subclass(torch.Tensor).view(size)

@@ -12,6 +12,7 @@ from ggufmap.checkpoint import Checkpoint
 from ggufmap.errors import UsageError
 from ggufmap.mapping import Plan
 from ggufmap.mapping.plan import Assignment
+from ggufmap.native import native
 from ggufmap.stream.lazy import in_parts
 from ggufmap.stream.stream import Lazy, check_streamable, stream
 from ggufmap.stream.workers import Budget, Workers
@@ -26,6 +27,7 @@ class Figures:
 
     `first_read_s` reads the tensors' bytes as the page cache has them, `read_s` once more; `write_s` writes as many
     bytes as the model's values have into the destination; `load_s` is the load: read, decoded, rounded, written.
+    Decoders that `compiler` has built write into the destination: `stage_copy_s` is then only what they do not decode.
     """
 
     stored_bytes: int
@@ -41,6 +43,8 @@ class Figures:
     stage_read_s: float
     stage_decode_s: float
     stage_copy_s: float
+    compiler: str | None
+    """None where libgguf decodes instead."""
 
     @property
     def bound_s(self) -> float:
@@ -69,6 +73,7 @@ def measure(
         for tensor in stored
         for start in range(0, tensor.nbytes, _READ_BYTES)
     ]
+    decoders = native()  # built now, if ever
     budget = Budget(memory)
     size = memory // _DESTINATION_SHARE
     with budget.hold(size, "the destination"), Workers(budget, background=True) as workers:
@@ -103,6 +108,7 @@ def measure(
         stage_read_s=lazy.meter.read_s,
         stage_decode_s=lazy.meter.decode_s,
         stage_copy_s=lazy.counter.seconds,
+        compiler=decoders.compiler if decoders.library is not None else None,
     )
 
 

@@ -17,6 +17,7 @@ from ggufmap.stream.dequantise import (
     decode,
     decode_on_device,
     decodes_on_device,
+    decodes_to,
     plain_values,
     require_decodable,
     value_dtype,
@@ -57,7 +58,7 @@ class TensorSource:
     """The rows of a stored tensor, through a transform that keeps groups of `group` rows together.
 
     Quantised values are said to be of `dtype`, but come as float32, to be rounded once, to nearest even, where they are
-    copied to; plain ones come in the type they are stored in.
+    copied to, unless a destination that `fills` is given; plain ones come in the type they are stored in.
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class TensorSource:
     def fills(self, dtype: torch.dtype) -> bool:
         """Whether `read` can write values of this dtype straight into a destination."""
         tensor = self._stored.tensor
-        straight = self._transform is None and tensor.order == "<"
-        return straight and dtype is (value_dtype(tensor.type) or torch.float32)
+        if self._transform is not None or tensor.order != "<":
+            return False
+        plain = value_dtype(tensor.type)
+        return decodes_to(tensor.type, dtype) if plain is None else dtype is plain
 
     def need(self, rows: slice, columns: slice) -> int:
         """Bytes of scratch memory that `read` works in, and those of what it returns."""
@@ -194,7 +197,7 @@ class Stored:
         if out is None:
             values = rest[: count * width * torch.float32.itemsize].view(np.float32).reshape(count, width)
         else:
-            values = out.numpy()
+            values = (out if out.dtype is torch.float32 else out.view(torch.uint16)).numpy()
         started = time.perf_counter()
         decode(self.tensor.type, raw, values)
         self._meter.decoded(time.perf_counter() - started)

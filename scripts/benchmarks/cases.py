@@ -58,10 +58,16 @@ def _have_memory(nbytes: int, *, huge: bool) -> None:
     make room now, too.
     """
     size = min(nbytes, _kilobytes("/proc/meminfo", "MemAvailable") // 2)
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        if huge:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        for start in range(0, len(memory), mmap.PAGESIZE):
+    if huge:
+        _touch(size, mmap.MADV_HUGEPAGE)
+        size //= 4  # small ones, too: Python's own memory comes from what is left between the huge ones
+    _touch(size, mmap.MADV_NOHUGEPAGE)
+
+
+def _touch(nbytes: int, advice: int) -> None:
+    with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(advice)
+        for start in range(0, nbytes, mmap.PAGESIZE):
             memory[start] = 1
 
 

