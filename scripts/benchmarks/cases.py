@@ -135,11 +135,13 @@ def load_ours(model: Path, scratch: Path) -> Result:
     import ggufmap.mapping.storage
     import ggufmap.serving.memory
     import ggufmap.serving.progress
+    import ggufmap.stream.compiled
     import ggufmap.stream.packed
     import ggufmap.target.ledger  # noqa: F401
     from ggufmap.serving.loader import load_into
 
     folder = _model_dir(model, scratch)
+    subprocess.run([sys.executable, "-c", "import ggufmap.native as n; n.native()"], check=True)  # once for a machine
     target = _vllm_model(folder)
     result: Result = {}
     with measured(result, model, huge=True):
@@ -243,16 +245,14 @@ def _bare_load(model: Path, *, decoding: bool, huge: bool) -> Result:
     import torch
 
     from ggufmap.checkpoint import open_checkpoint
-    from ggufmap.stream.dequantise import decode, is_native
+    from ggufmap.stream.dequantise import decode, decodes_to, is_native
     from ggufmap.stream.pages import HugePages
 
     with open_checkpoint(model) as checkpoint:
         tensors = list(checkpoint.tensors.values())
     file, local, threads = os.open(model, os.O_RDONLY), threading.local(), os.cpu_count() or 1
     kept = [torch.empty(t.elements, dtype=torch.bfloat16) for t in tensors]
-    for tensor in tensors:  # finds its decoder
-        if not is_native(tensor.type):
-            decode(tensor.type, np.zeros(tensor.type.bytes, np.uint8), np.empty(tensor.type.block, np.float32))
+    straight = {t.type: not is_native(t.type) and decodes_to(t.type, torch.bfloat16) for t in tensors}
 
     def fill(tensor: Any, first: int, destination: torch.Tensor) -> None:
         if not hasattr(local, "raw"):
@@ -261,10 +261,12 @@ def _bare_load(model: Path, *, decoding: bool, huge: bool) -> Result:
         os.preadv(file, [raw], tensor.offset + tensor.type.row_bytes(first))
         if not decoding:
             destination.copy_(torch.from_numpy(values).view(torch.bfloat16)[: len(destination)])
-            return
-        if not is_native(tensor.type):
-            decode(tensor.type, raw, values)
-        destination.copy_(torch.from_numpy(values))
+        elif straight[tensor.type]:
+            decode(tensor.type, raw, destination.view(torch.uint16).numpy())
+        else:
+            if not is_native(tensor.type):
+                decode(tensor.type, raw, values)
+            destination.copy_(torch.from_numpy(values))
 
     result: Result = {}
     torch.set_num_threads(1)  # each thread has its own pieces
