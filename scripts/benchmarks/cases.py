@@ -339,7 +339,7 @@ def load_llama_cpp(model: Path, _: Path) -> Result:
     return result
 
 
-def tokenizer_cold(model: Path, scratch: Path) -> Result:
+def tokenizer_first(model: Path, scratch: Path) -> Result:
     """The whole model directory, nothing cached."""
     os.environ["GGUFMAP_CACHE"] = str(scratch / f"cold-{os.getpid()}")
     import tokenizers  # noqa: F401
@@ -383,7 +383,7 @@ CASES: dict[str, Callable[[Path, Path], Result]] = {
         load_llama_cpp,
         load_transformers,
         load_plugin,
-        tokenizer_cold,
+        tokenizer_first,
         tokenizer_cached,
         tokenizer_transformers,
     )

