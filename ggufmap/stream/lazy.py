@@ -309,7 +309,7 @@ def _window(layout: torch.Tensor, source: Source) -> _Window:
     width = right - left
     strides = tuple(_narrowed(stride, columns, width) for stride in layout.stride())
     offset = (first // columns - top) * width + first % columns - left
-    whole = layout.is_contiguous() and layout.numel() == (bottom - top) * width
+    whole = layout.numel() == (bottom - top) * width and _in_order(layout.shape, strides)
     return _Window(slice(top, bottom), slice(left, right), offset, strides, whole)
 
 
@@ -327,6 +327,16 @@ def _columns(first: int, sizes: list[tuple[int, int]], columns: int) -> tuple[in
 def _narrowed(stride: int, columns: int, width: int) -> int:
     """A stride over rows of `columns` values, over rows of `width`."""
     return stride // columns * width + stride % columns
+
+
+def _in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a view with these strides takes its values one after another."""
+    length = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != length:
+            return False
+        length *= size
+    return True
 
 
 def _same_place(tensor: Any, kwargs: dict[str, Any]) -> bool:

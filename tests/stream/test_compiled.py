@@ -142,3 +142,28 @@ def test_a_tensor_goes_straight_where_it_can(
     expected = reference("Q6_K", raw).to(dtype).view(2, rows // 2, 512)
     assert bool(((parameter[1] == expected[1]) | expected[1].isnan()).all())
     assert not parameter[0].any()
+
+
+@pytest.mark.parametrize(
+    ("columns", "straight"),
+    [(slice(256, 768), True), (slice(0, 1024), True), (slice(256, 700), False), (slice(300, 768), False)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["Q6_K", "BF16"])
+def test_columns_on_block_edges_go_straight_too(tmp_path: Path, name: str, columns: slice, straight: bool) -> None:
+    """What a tensor-parallel rank keeps of each row; elsewhere more has to be decoded than is kept."""
+    type, rows = TYPE[name], 6
+    kind = gguf.GGMLQuantizationType[name]
+    weights = np.random.default_rng(0).standard_normal((rows, 1024), dtype=np.float32)
+    raw = gguf.quants.quantize(weights, kind) if name == "BF16" else random_blocks(type, rows * 4)
+    path = tmp_path / "t.gguf"
+    path.write_bytes(gb.build([], [TensorSpec("t", (1024, rows), type.id, raw.tobytes())]))
+    plain = name == "BF16"
+    with open_checkpoint(path) as checkpoint, Workers(threads=2) as workers:
+        source, counter = TensorSource(checkpoint, checkpoint.tensors["t"], torch.bfloat16, Meter()), Counter()
+        whole = lazy_tensor(source, (rows, 1024), workers, counter)
+        parameter = torch.zeros(rows, columns.stop - columns.start, dtype=torch.bfloat16)
+        parameter.copy_(whole[:, columns])
+        assert plain or (counter.seconds == 0) == straight
+    expected = torch.from_numpy(gguf.quants.dequantize(raw.reshape(rows, -1), kind)).to(torch.bfloat16)[:, columns]
+    assert bool(((parameter == expected) | expected.isnan()).all())
