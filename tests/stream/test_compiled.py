@@ -107,16 +107,44 @@ def test_a_decoder_that_differs_in_one_bit_is_not_used() -> None:
     assert compiled.compiled(type, wrong) is None
 
 
+def test_torch_s_defaults_do_not_matter() -> None:
+    """vLLM loads with those of the model: its dtype, and its device."""
+    type = TYPE["Q8_0"]
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            assert compiled.compiled(type, dequantise._decoder(type)) is not None
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_bytes_and_values_that_do_not_fit_are_refused() -> None:
+    """C would read and write on beyond them."""
+    type = TYPE["Q8_0"]
+    raw, values = np.zeros(2 * type.bytes, np.uint8), np.zeros(2 * type.block, np.float32)
+    decoder(type)(raw, values)
+    wrong = [
+        (raw[:-1], values),
+        (raw, values[:-1]),
+        (raw[: type.bytes], values),
+        (np.zeros(136, np.uint8)[::2], values),
+    ]
+    for some, few in wrong:
+        with pytest.raises(ValueError, match="bytes of Q8_0 are not"):
+            decoder(type)(some, few)
+
+
 def test_no_library_and_no_such_type(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled._decoder(TYPE["Q8_1"]) is None
     monkeypatch.setattr(compiled, "native", lambda: Native(None))
     assert compiled._decoder(TYPE["Q8_0"]) is None
 
 
-@pytest.mark.parametrize("name", sorted(compiled._SHAPES))
+@pytest.mark.parametrize("name", sorted(compiled._TABLES))
 def test_tables_of_another_shape_are_not_looked_into(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled._decoder(TYPE[name]) is not None
-    monkeypatch.setitem(compiled._LISTS, name, lambda: (np.zeros((8, 8), np.int8),))
+    shapes = compiled._TABLES[name][1]
+    monkeypatch.setitem(compiled._TABLES, name, (lambda: (np.zeros((8, 8), np.int8),), shapes))
     assert compiled._decoder(TYPE[name]) is None
 
 
