@@ -75,10 +75,11 @@ def _print(found: Figures) -> None:
     for name, seconds, nbytes, what in rows:
         speed = f"{nbytes / seconds / 1e9:.2f}" if seconds else ""
         table.add_row(name, f"{seconds:.3f}", speed, what)
+    by = "libgguf" if found.compiler is None else f"what {found.compiler} has built"
     console = data_console()
     console.print(table)
     console.print(
         f"{found.load_s / found.bound_s:.2f} x the time of reading every byte and writing every value once; "
-        f"{found.threads} threads, {found.memory_peak / 1e6:.0f} of {found.memory_limit / 1e6:.0f} MB of host memory, "
-        f"decoded by {'libgguf' if found.compiler is None else f'what {found.compiler} has built'}"
+        f"{found.threads} threads, {found.memory_peak / 1e6:.0f} of {found.memory_limit / 1e6:.0f} MB of host memory"
+        + (f", decoded by {by}" if found.stage_decode_s else "")
     )

@@ -119,7 +119,7 @@ def decoders(facts: Facts) -> Iterator[Finding]:
     if facts.no_compiler:
         yield note(
             "decoders",
-            f"weights that a CPU decodes take up to ten times longer: {facts.no_compiler}",
+            f"weights that a CPU decodes take longer, of some types ten times: {facts.no_compiler}",
             "install gcc or clang, and let it write to a folder that programs may run from (GGUFMAP_CACHE)",
         )
 

@@ -441,8 +441,7 @@ PARTS(iq1_m) {
         d = (uint16_t)(d | word(words + 2 * n) >> 12 << 4 * n);
     for (int g = 0; g < 16; g++)
         scale[g] = half_of(d) * ((float)(2 * (word(words + g / 4 * 2) >> 3 * (g & 3) & 7) + 1) * 0.125f);
-    for (int k = 0; k < 32; k++) {
+    for (int k = 0; k < 32; k++)
         grid_row(t, 8, b[k] | (b[32 + k / 2] >> 4 * (k & 1) & 15u) << 8, value + 8 * k);
-    }
 }
 DECODER(iq1_m, 56, 256, 16, NONE)

@@ -13,6 +13,7 @@ from ggufmap.errors import UsageError
 from ggufmap.mapping import Plan
 from ggufmap.mapping.plan import Assignment
 from ggufmap.native import native
+from ggufmap.stream.dequantise import decodes_to, is_native
 from ggufmap.stream.lazy import in_parts
 from ggufmap.stream.stream import Lazy, check_streamable, stream
 from ggufmap.stream.workers import Budget, Workers
@@ -44,7 +45,7 @@ class Figures:
     stage_decode_s: float
     stage_copy_s: float
     compiler: str | None
-    """None where libgguf decodes instead."""
+    """What built the decoders of all quantised types of the file; None where libgguf decodes one."""
 
     @property
     def bound_s(self) -> float:
@@ -73,7 +74,8 @@ def measure(
         for tensor in stored
         for start in range(0, tensor.nbytes, _READ_BYTES)
     ]
-    decoders = native()  # built now, if ever
+    types = {tensor.type for tensor in stored if not is_native(tensor.type)}
+    compiled = all(decodes_to(type, torch.bfloat16) for type in types)  # and built now, if ever
     budget = Budget(memory)
     size = memory // _DESTINATION_SHARE
     with budget.hold(size, "the destination"), Workers(budget, background=True) as workers:
@@ -110,7 +112,7 @@ def measure(
         stage_read_s=lazy.meter.read_s,
         stage_decode_s=lazy.meter.decode_s,
         stage_copy_s=lazy.counter.seconds,
-        compiler=decoders.compiler if decoders.library is not None else None,
+        compiler=native().compiler if types and compiled else None,
     )
 
 

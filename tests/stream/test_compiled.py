@@ -95,7 +95,7 @@ def test_values_that_subnormal_scales_make_are_kept_with_denormals_flushed() -> 
     assert found.tolist() == [2.0**-24] * 32
 
 
-def test_a_decoder_that_differs_in_one_bit_is_not_used() -> None:
+def test_a_decoder_that_differs_in_one_bit_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     type = TYPE["Q6_K"]
 
     def wrong(raw: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
@@ -104,7 +104,9 @@ def test_a_decoder_that_differs_in_one_bit_is_not_used() -> None:
         values[finite[-1]] = np.nextafter(values[finite[-1]], np.float32(np.inf))
 
     assert compiled.compiled(type, dequantise._decoder(type)) is not None
+    assert not caplog.records
     assert compiled.compiled(type, wrong) is None
+    assert "decodes Q6_K to other values than libgguf" in caplog.text and native().compiler in caplog.text
 
 
 def test_torch_s_defaults_do_not_matter() -> None:
